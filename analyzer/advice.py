@@ -94,7 +94,9 @@ class Advice(Comparison):
     def records(self) -> Records:
         """Return the rows of the comparison, with the advice as totals."""
         records = Comparison.records(self)
-        return replace(records, totals={**records.totals, "advice": [one.record() for one in self.advice]})
+        return replace(
+            records, totals={**records.totals, "advice": [model_advice.record() for model_advice in self.advice]}
+        )
 
 
 def advise(

@@ -96,16 +96,16 @@ def demo(
 def demo_answer(result: Demo) -> Answer:
     """Return the answer of ``demo``: one row per model, as for ``estimate``."""
     answer = estimates_answer(result.estimates)
-    made, took = result.generated, result.measured
-    share = percent(made.unique / made.sequences) if made.sequences else "0%"
-    known = f"{took.measured} measured" + (f", {took.reused} known before" if took.reused else "")
+    generated, run_report = result.generated, result.measured
+    share = percent(generated.unique / generated.sequences) if generated.sequences else "0%"
+    counts = f"{run_report.measured} measured" + (f", {run_report.reused} known before" if run_report.reused else "")
     return Answer(
         answer.results,
         totals={
             "folder": str(result.folder),
-            "sequences": made.sequences,
-            "unique": made.unique,
-            **record_of(took, fields("bricks measured reused failed wall_s")),
+            "sequences": generated.sequences,
+            "unique": generated.unique,
+            **record_of(run_report, fields("bricks measured reused failed wall_s")),
             "plots": [str(path) for path in result.plots],
             "page": None if result.page is None else str(result.page),
         },
@@ -117,7 +117,10 @@ def demo_answer(result: Demo) -> Answer:
         ],
         summary=[
             *answer.summary,
-            f"{made.unique} of {made.sequences} layers are unique ({share}); {known}, in {duration(took.wall_s)}.",
+            (
+                f"{generated.unique} of {generated.sequences} layers are unique ({share}); "
+                f"{counts}, in {duration(run_report.wall_s)}."
+            ),
             "ratio = estimate / measured [95% interval]. Critical path: branches run at the same time.",
             f"Suite, database and {len(result.plots)} plots: {result.folder}/",
             *([] if result.page is None else [f"Report with time by operator and savings: {result.page}"]),

@@ -79,11 +79,13 @@ class MeasuringPlan:
         from ..generator.measurement.run import run
 
         progress = self.progress if any(isinstance(model, ModelSource) for model in models) else None
-        made = generate(models, out=suite, settings=cut_of(self.how), progress=progress)
-        if made.suite is None:
-            return made, None
+        generated = generate(models, out=suite, settings=cut_of(self.how), progress=progress)
+        if generated.suite is None:
+            return generated, None
         settings = self.how.settings(**pace)
-        return made, run(made.suite, store=self.store, models=whole, settings=settings, progress=self.progress)
+        return generated, run(
+            generated.suite, store=self.store, models=whole, settings=settings, progress=self.progress
+        )
 
 
 def measure_missing(
@@ -97,9 +99,9 @@ def measure_missing(
         return None, None
     kept_s = _CEILINGS_S if plan.room and not evidence.ceilings.known else 0.0
     with ExitStack() as resources:
-        place = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
+        folder = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
         pace: PaceFields = {"visits": plan.visits, "budget_s": plan.left_s(kept_s)}
-        return plan.measure(models, place, pace, readable(models))
+        return plan.measure(models, folder, pace, readable(models))
 
 
 def with_ceilings(evidence: Evidence, plan: MeasuringPlan) -> Evidence:

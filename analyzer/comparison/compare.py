@@ -76,8 +76,8 @@ class LayerComparison(Judged):
 
     def record(self) -> Row:
         """As a JSON object."""
-        own = record_of(self, fields("base_ms other_ms ratio ratio_ci95 verdict reason gain_ms"))
-        return {**self.brick.record(), **own, "form": asdict(self.brick.form), "apart": self.pair.apart}
+        row = record_of(self, fields("base_ms other_ms ratio ratio_ci95 verdict reason gain_ms"))
+        return {**self.brick.record(), **row, "form": asdict(self.brick.form), "apart": self.pair.apart}
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,12 +271,14 @@ def _rows(
     results: Results, sides: Sequence[Side], minimum_effect: float, runs: Sequence[Run], *, ranked: bool
 ) -> list[ModelComparison]:
     """Return the rows with their verdicts: each is one of several differences that were looked at."""
-    known = [model for model in results.models if isinstance(model, Decomposition)]
-    orders = {model.own.key: results.ranked(model, sides) if ranked else sides for model in known}
+    decompositions = [model for model in results.models if isinstance(model, Decomposition)]
+    orders = {model.own.key: results.ranked(model, sides) if ranked else sides for model in decompositions}
     pairs = [
-        results.pair(model, orders[model.own.key][0], other) for model in known for other in orders[model.own.key][1:]
+        results.pair(model, orders[model.own.key][0], other)
+        for model in decompositions
+        for other in orders[model.own.key][1:]
     ]
-    found = iter(with_verdicts(pairs, minimum_effect))
+    judged_pairs = iter(with_verdicts(pairs, minimum_effect))
     rows: list[ModelComparison] = []
     for model in results.models:
         name = model.source.name
@@ -287,7 +289,7 @@ def _rows(
         if len(order) < 2:
             rows.append(_alone(results, model, order, earlier_version(runs, name, model.own.key)))
         for other in order[1:]:
-            pair = next(found)
+            pair = next(judged_pairs)
             pair = replace(pair, verdict=pair.verdict if pair.difference is not None else None)
             layers, missing = _layers(results, model, order[0], other, minimum_effect)
             rows.append(ModelComparison(name, pair, order[0].name, other.name, layers, missing))

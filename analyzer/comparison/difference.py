@@ -1,9 +1,9 @@
 """Ratio of two latencies, its interval, and a verdict.
 
 Latencies are compared by the difference of their logarithms, so that swapping both sides swaps the verdict. Its
-standard
-error comes from the scatter of time blocks (``interval``) and possible changes of the machine (``timeline``). There are
-two tests, as in Lakens, Scheel and Isager (2018, "Equivalence testing for psychological research: a tutorial"):
+standard error comes from the scatter of time blocks (``constructor.uncertainty.interval``) and possible changes of the
+machine (``Timeline``). There are two tests, as in Lakens, Scheel and Isager (2018,
+"Equivalence testing for psychological research: a tutorial"):
 
 * *Is there a difference?* Student's t test at 5 %. For many differences, the procedure of Benjamini and Hochberg (1995,
   "Controlling the false discovery rate"): at most 5% of the verdicts FASTER and SLOWER are chance.
@@ -12,8 +12,7 @@ two tests, as in Lakens, Scheel and Isager (2018, "Equivalence testing for psych
   interval at 5 %; this is stricter, and equal to the displayed interval.)
 
 The second test gives SAME. The first one gives FASTER or SLOWER if the ratio is also beyond the minimum effect (the
-noise
-threshold of criterion.rs). Otherwise the verdict is UNCLEAR: better measurements are needed.
+noise threshold of criterion.rs). Otherwise the verdict is UNCLEAR: better measurements are needed.
 """
 
 from __future__ import annotations
@@ -82,10 +81,11 @@ def difference(base: float, other: float, error: tuple[float, float], *, apart: 
         apart: Standard deviation of changes of the machine between both.
     """
     centre = math.log(other) - math.log(base)
-    sampled, known = error
+    sampled, sampled_degrees = error
     total = math.hypot(sampled, apart)
     share = (sampled / total) ** 4 if total > 0 else 0.0
-    degrees = known / share if share > 0 else math.inf  # Welch and Satterthwaite; that of the machine counts as known
+    # Welch and Satterthwaite; that of the machine counts as known.
+    degrees = sampled_degrees / share if share > 0 else math.inf
     half = min(student(degrees) * total, _FAR) if total > 0 else 0.0
     p = two_sided(abs(centre) / total, degrees) if total > 0 else float(centre == 0)
     return Difference(math.exp(centre), (math.exp(centre - half), math.exp(centre + half)), p)
@@ -95,8 +95,8 @@ def discoveries(ps: Sequence[float]) -> list[bool]:
     """Which of several differences are more than chance (Benjamini and Hochberg's step-up procedure at 5 %)."""
     order = sorted(range(len(ps)), key=ps.__getitem__)
     passed = max((rank for rank, index in enumerate(order, 1) if ps[index] <= _LEVEL * rank / len(ps)), default=0)
-    found = set(order[:passed])
-    return [index in found for index in range(len(ps))]
+    discovered = set(order[:passed])
+    return [index in discovered for index in range(len(ps))]
 
 
 def relation(seen: Difference, *, minimum_effect: float, discovered: bool) -> Relation:
@@ -119,8 +119,8 @@ def relation(seen: Difference, *, minimum_effect: float, discovered: bool) -> Re
 def welch(base: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
     """Return the standard error of a difference and its degrees of freedom (Welch and Satterthwaite)."""
     error = math.hypot(base[0], other[0])
-    known = math.fsum(own**4 / degrees for own, degrees in (base, other))
-    return error, error**4 / known if known > 0 else max(base[1], other[1])
+    fourth_powers = math.fsum(side_error**4 / degrees for side_error, degrees in (base, other))
+    return error, error**4 / fourth_powers if fourth_powers > 0 else max(base[1], other[1])
 
 
 def two_sided(t: float, degrees: float) -> float:

@@ -207,7 +207,7 @@ def alternate(
         visits=MOST * _VISITS,
         processes=MOST,
         until=until,
-        settled=lambda found: judged(found, minimum_effect)[2] is not Relation.UNCLEAR,
+        settled=lambda trial_so_far: judged(trial_so_far, minimum_effect)[2] is not Relation.UNCLEAR,
         progress=progress,
     )
     if isinstance(trial, DlbricksError):

@@ -65,12 +65,12 @@ def bricks_of(model: Decomposition) -> dict[str, ModelBrick]:
     """Return the bricks of a model by key, in the order of their first sequences."""
     counts = Counter(part.key for part in model.sequences)
     first = {part.key: part for part in reversed(model.sequences)}
-    found = {}
+    bricks = {}
     for key, count in counts.items():
         layers = [model.graph.layers[index] for index in first[key].layers]
         operators, names = tuple(layer.op_type for layer in layers), tuple(layer.name for layer in layers)
-        found[key] = ModelBrick(key, operators, names, count, form_of(model, first[key]))
-    return found
+        bricks[key] = ModelBrick(key, operators, names, count, form_of(model, first[key]))
+    return bricks
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,13 +228,13 @@ def measured_pair(base: Measurement, other: Measurement, timeline: Timeline, unc
 def with_verdicts(pairs: Sequence[SidePair], minimum_effect: float) -> list[SidePair]:
     """Return several pairs that were looked at together, each with its verdict and why it is UNCLEAR."""
     fair = [pair.difference for pair in pairs if pair.difference is not None and pair.reason is None]
-    found = iter(discoveries([seen.p for seen in fair]))
+    beyond_chance = iter(discoveries([seen.p for seen in fair]))
     judged: list[SidePair] = []
     for pair in pairs:
         if pair.difference is None or pair.reason is not None:
             judged.append(replace(pair, verdict=Relation.UNCLEAR))
             continue
-        discovered = next(found)
+        discovered = next(beyond_chance)
         verdict = relation(pair.difference, minimum_effect=minimum_effect, discovered=discovered)
         unclear = verdict is Relation.UNCLEAR
         why = _why_unclear(pair, discovered, minimum_effect, len(fair)) if unclear else None
@@ -297,26 +297,26 @@ class Results:
 
     def _read(self, store: Store, side: Side) -> None:
         """Read the results of a side: of models by key, of bricks by cache state and key."""
-        known = [model for model in self.models if isinstance(model, Decomposition)]
-        wanted: defaultdict[str, set[str]] = defaultdict(set)
-        for model in known:
-            wanted[state_of(model, side.choice)] |= {part.key for part in model.sequences}
+        decompositions = [model for model in self.models if isinstance(model, Decomposition)]
+        keys_by_state: defaultdict[str, set[str]] = defaultdict(set)
+        for model in decompositions:
+            keys_by_state[state_of(model, side.choice)] |= {part.key for part in model.sequences}
 
-        def of_run(found: Measurement | Failure) -> bool:
-            return side.run is None or found.run == side.run.id
+        def of_run(entry: Measurement | Failure) -> bool:
+            return side.run is None or entry.run == side.run.id
 
-        def as_cold(found: Measurement | Failure) -> bool:
-            return (found.conditions.cache == COLD) == side.cold
+        def as_cold(entry: Measurement | Failure) -> bool:
+            return (entry.conditions.cache == COLD) == side.cold
 
         here, latest = stored_under(side.choice).but(variant=side.variant), side.run is None
-        whole = here.but(subject=Subject.MODEL, keys={model.own.key for model in known})
+        whole = here.but(subject=Subject.MODEL, keys={model.own.key for model in decompositions})
         truths = [truth for truth in store.measurements(whole, latest=latest) if of_run(truth) and as_cold(truth)]
         # Measured hot and as part of a run at reuse distances: the later one stands.
         truths.sort(key=self._timeline.started)
         self._truths |= {(side.name, truth.key): truth for truth in truths}
         failures = [failed for failed in store.failures(whole) if as_cold(failed)]
         self._failures |= {(side.name, failed.key): failed for failed in failures}
-        for state, keys in wanted.items():
+        for state, keys in keys_by_state.items():
             conditions = replace(side.choice.conditions, cache=state)
             where = here.but(subject=Subject.BRICK, keys=keys, conditions=conditions)
             bricks = filter(of_run, store.measurements(where, latest=latest))
@@ -364,19 +364,19 @@ class Results:
 
     def figure(self, model: Decomposition, side: Side) -> Figure:
         """Return the measured and the estimated latency of a model on a side; no estimate without bricks."""
-        found = self.measured(model, side)
+        measured = self.measured(model, side)
         if not model.sequences:
-            return found
+            return measured
         if self._by is By.COMBINATION:
             entry = self.estimate(model, side)
-            known = None if entry.latency.ms is None else SideLatency(entry.latency.ms, entry.latency.ci95_ms)
-            return replace(found, estimate=known)
+            estimate = None if entry.latency.ms is None else SideLatency(entry.latency.ms, entry.latency.ci95_ms)
+            return replace(measured, estimate=estimate)
         weights = self._weights(model, side)
         if weights is None:
-            return found
+            return measured
         low, high = self._brick_uncertainty.interval_ns(weights)
         value_ms = self._brick_uncertainty.value_ns(weights) / _NS_PER_MS
-        return replace(found, estimate=SideLatency(value_ms, (low / _NS_PER_MS, high / _NS_PER_MS)))
+        return replace(measured, estimate=SideLatency(value_ms, (low / _NS_PER_MS, high / _NS_PER_MS)))
 
     def best(self, model: Decomposition, side: Side) -> Figure:
         """Return the measured latency of a model on a side, else the estimated one."""
@@ -407,7 +407,9 @@ class Results:
         first, second = (figure.best for figure in figures if figure.best is not None)
         if first.ms <= 0 or second.ms <= 0:
             return replace(pair, reason=_NO_TIME)
-        ours, theirs = (self._representative(model, *known) for known in zip(sides, figures, strict=True))
+        ours, theirs = (
+            self._representative(model, *side_and_figure) for side_and_figure in zip(sides, figures, strict=True)
+        )
         in_turn = self._in_turn(ours, theirs) if kind != "bricks" else self._all_in_turn(model, base, other)
         apart = self._timeline.apart(ours, theirs, in_turn=in_turn)
         reason = None
@@ -474,8 +476,8 @@ class Results:
         if figure.measured is not None:
             return self._truths[side.name, model.own.key]
         counts = Counter(part.key for part in model.sequences)
-        found = {key: brick for key in counts if (brick := self.brick(model, side, key)) is not None}
-        return found[max(found, key=lambda key: found[key].latency_ns * counts[key])]
+        measurements = {key: brick for key in counts if (brick := self.brick(model, side, key)) is not None}
+        return measurements[max(measurements, key=lambda key: measurements[key].latency_ns * counts[key])]
 
     def why_unknown(self, model: Decomposition, side: Side) -> str:
         """Why the latency of a model on a side is not known."""
@@ -485,8 +487,8 @@ class Results:
         keys = {part.key for part in model.sequences}
         if not keys:
             return f"{side.name}: the model is not measured, and nothing of it is left to be a brick"
-        known = sum(self.lacks(model, side, key) is None for key in keys)
-        return f"{side.name}: the model is not measured, and {known} of its {len(keys)} bricks are"
+        measured_count = sum(self.lacks(model, side, key) is None for key in keys)
+        return f"{side.name}: the model is not measured, and {measured_count} of its {len(keys)} bricks are"
 
 
 def decomposed(models: Sequence[ModelSource], cut: Cut, oracle: ShapeOracle | None) -> list[Decomposition | Failed]:
@@ -501,9 +503,9 @@ def decomposed(models: Sequence[ModelSource], cut: Cut, oracle: ShapeOracle | No
         UsageError: Granularity less than 1, or a dimension that no model has.
     """
     cut.check()
-    found = decompose(models, cut, oracle=oracle)
-    readable(found)
-    return found
+    decompositions = decompose(models, cut, oracle=oracle)
+    readable(decompositions)
+    return decompositions
 
 
 def open_results(
@@ -530,8 +532,8 @@ def open_results(
         AmbiguousQuery: Runs or variants are asked for, and several combinations match.
         StoreError: The database cannot be read.
     """
-    known = [model for model in models if isinstance(model, Decomposition)]
-    bricks = {part.key for model in known for part in model.sequences}
-    truths = {model.own.key for model in known}
+    decompositions = [model for model in models if isinstance(model, Decomposition)]
+    bricks = {part.key for model in decompositions for part in model.sequences}
+    truths = {model.own.key for model in decompositions}
     sides = find_sides(store, query, bricks, truths, by, merged=merged)
     return Results(store, models, sides, lambda choice, some: evidence_under(choice, some, store, query, cut), by)

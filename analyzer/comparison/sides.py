@@ -109,8 +109,10 @@ def visited_in_turn(base: Measurement, other: Measurement, ours: Sequence[Block]
     """
     if base.run != other.run or not ours:
         return False
-    own, others = ({(block.process, block.round): block for block in side} for side in (ours, theirs))
-    return own.keys() == others.keys() and all(block.beside(others[session]) for session, block in own.items())
+    our_blocks, their_blocks = ({(block.process, block.round): block for block in side} for side in (ours, theirs))
+    return our_blocks.keys() == their_blocks.keys() and all(
+        block.beside(their_blocks[session]) for session, block in our_blocks.items()
+    )
 
 
 def _of_runs(base: Measurement, other: Measurement, stacks: Mapping[str, Stack]) -> float:
@@ -168,17 +170,17 @@ class Side:
         return self.choice.conditions.cache == COLD
 
 
-def place_record(place: Choice, *keys: str) -> Row:
+def place_record(choice: Choice, *keys: str) -> Row:
     """Return the keys of a combination in JSON: all of them, or some."""
-    stack = place.stack
+    stack = choice.stack
     row = {
-        "system": place.system_key,
-        "stack": place.stack_key,
+        "system": choice.system_key,
+        "stack": choice.stack_key,
         "backend": stack.backend,
         "device": stack.device,
         "versions": dict(stack.versions),
         "options": dict(stack.options),
-        **asdict(place.conditions),
+        **asdict(choice.conditions),
     }
     return {key: row[key] for key in keys or row}
 
@@ -200,28 +202,32 @@ def find_sides(
         AmbiguousQuery: Runs or variants are asked for, and several combinations match.
         UsageError: No stored system, or stack, has a key with this beginning.
     """
-    places = _places(store, query, bricks, models)
+    choices = _places(store, query, bricks, models)
     if by is By.COMBINATION:
-        places = _merged(places) if merged else places
+        choices = _merged(choices) if merged else choices
         runs = store.runs()
         first = {(run.system, run.stack): run.started for run in reversed(runs)}
-        places.sort(key=lambda place: (first.get((place.system_key, place.stack_key), ""), place.conditions.threads))
-        return _named([Side("", place) for place in places])
-    place = require_one(places)
-    if place is None:
+        choices.sort(
+            key=lambda choice: (first.get((choice.system_key, choice.stack_key), ""), choice.conditions.threads)
+        )
+        return _named([Side("", choice) for choice in choices])
+    choice = require_one(choices)
+    if choice is None:
         return []
-    here = stored_under(place).but(variant="" if by is By.RUN else None)
-    cold = place.conditions.cache == COLD
-    found = [
+    here = stored_under(choice).but(variant="" if by is By.RUN else None)
+    cold = choice.conditions.cache == COLD
+    measurements = [
         measurement
         for subject, keys in ((Subject.BRICK, bricks), (Subject.MODEL, models))
         for measurement in store.measurements(here, subject=subject, keys=keys, latest=False)
         if (measurement.conditions.cache == COLD) == cold and measurement.variant not in _NO_LATENCIES
     ]
     if by is By.VARIANT:
-        return _named([Side("", place, variant=name) for name in sorted({known.variant for known in found})])
-    ran = {known.run for known in found}
-    return _named([Side("", place, run) for run in store.runs() if run.id in ran])
+        return _named(
+            [Side("", choice, variant=name) for name in sorted({measurement.variant for measurement in measurements})]
+        )
+    ran = {measurement.run for measurement in measurements}
+    return _named([Side("", choice, run) for run in store.runs() if run.id in ran])
 
 
 def _places(store: Store, query: Query, bricks: Collection[str], models: Collection[str]) -> list[Choice]:
@@ -229,36 +235,36 @@ def _places(store: Store, query: Query, bricks: Collection[str], models: Collect
 
     For a repeated model, ``hot`` and ``model`` are the same cache state.
     """
-    places = matching(store, bricks, query)
-    known = {_apart_from_cache(place) for place in places}
-    for place in matching(store, models, replace(query, cache=None), Subject.MODEL):
-        wanted = query.cache is None or (query.cache == COLD) == (place.conditions.cache == COLD)
-        if wanted and _apart_from_cache(place) not in known:
-            known.add(_apart_from_cache(place))
-            places.append(place)
-    return places
+    choices = matching(store, bricks, query)
+    combinations = {_apart_from_cache(choice) for choice in choices}
+    for choice in matching(store, models, replace(query, cache=None), Subject.MODEL):
+        cache_matches = query.cache is None or (query.cache == COLD) == (choice.conditions.cache == COLD)
+        if cache_matches and _apart_from_cache(choice) not in combinations:
+            combinations.add(_apart_from_cache(choice))
+            choices.append(choice)
+    return choices
 
 
-def _merged(places: Sequence[Choice]) -> list[Choice]:
+def _merged(choices: Sequence[Choice]) -> list[Choice]:
     """Choose one of the combinations that differ in ``hot`` and ``model`` only.
 
     First choice: most bricks; then the cache state of most combinations, to compare like with like; then ``model``.
     """
     ways: defaultdict[tuple[object, ...], list[Choice]] = defaultdict(list)
-    for place in places:
-        ways[_apart_from_cache(place)].append(place)
-    common = Counter(place.conditions.cache for place in places)
+    for choice in choices:
+        ways[_apart_from_cache(choice)].append(choice)
+    common = Counter(choice.conditions.cache for choice in choices)
 
-    def rank(place: Choice) -> tuple[int, int, bool]:
-        state = place.conditions.cache
-        return place.count, common[state], state == MODEL
+    def rank(choice: Choice) -> tuple[int, int, bool]:
+        state = choice.conditions.cache
+        return choice.count, common[state], state == MODEL
 
     return [max(members, key=rank) for members in ways.values()]
 
 
-def _apart_from_cache(place: Choice) -> tuple[str, str, int, str, bool]:
-    conditions = place.conditions
-    return place.system_key, place.stack_key, conditions.threads, conditions.dtype, conditions.cache == COLD
+def _apart_from_cache(choice: Choice) -> tuple[str, str, int, str, bool]:
+    conditions = choice.conditions
+    return choice.system_key, choice.stack_key, conditions.threads, conditions.dtype, conditions.cache == COLD
 
 
 def find_side(sides: Sequence[Side], text: str) -> Side:
@@ -269,19 +275,19 @@ def find_side(sides: Sequence[Side], text: str) -> Side:
         AmbiguousQuery: Several sides match.
     """
     exact = [side for side in sides if side.name == text]
-    found = exact or [
+    matches = exact or [
         side
         for side in sides
         if text in _properties(side).values()
         or text in _options(side)
         or any(key.startswith(text) for key in _keys(side))
     ]
-    names = "; ".join(side.name for side in found or sides)
-    if not found:
+    names = "; ".join(side.name for side in matches or sides)
+    if not matches:
         raise UsageError(f"no side of the comparison is {text!r}", remedy=f"sides: {names}")
-    if len(found) > 1:
+    if len(matches) > 1:
         raise AmbiguousQuery(f"{text!r} is several sides of the comparison: {names}", remedy="give more of the name")
-    return found[0]
+    return matches[0]
 
 
 def _keys(side: Side) -> list[str]:
@@ -328,10 +334,10 @@ def _named(sides: Sequence[Side]) -> list[Side]:
 
 
 def _identity(kind: str, side: Side) -> str:
-    place = side.choice
+    choice = side.choice
     if kind == "versions":
-        return " ".join(version for _, version in place.stack.versions)
-    return (place.stack_key if kind == "stack" else place.system_key)[:_SHOWN]
+        return " ".join(version for _, version in choice.stack.versions)
+    return (choice.stack_key if kind == "stack" else choice.system_key)[:_SHOWN]
 
 
 def _own_options(side: Side, sides: Sequence[Side]) -> list[str]:

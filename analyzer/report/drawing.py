@@ -160,8 +160,8 @@ def _along(entry: Estimate) -> Figure:
 def _conditions(entry: Estimate) -> str:
     """Return the conditions of an estimate, for a title."""
     threads = "" if entry.place.threads is None else f", {counted(entry.place.threads, 'thread')}"
-    known = [entry.place.backend, entry.place.device]
-    stack = " ".join(name for name in known if name)
+    stack_names = [entry.place.backend, entry.place.device]
+    stack = " ".join(name for name in stack_names if name)
     return f"{stack}{threads}, {entry.place.cache or 'nothing measured'}, G={entry.model.cutting.granularity}".lstrip(
         ", "
     )

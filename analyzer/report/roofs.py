@@ -60,16 +60,16 @@ def ceilings_answer(report: CeilingReport) -> Answer:
 
 def _best(rows: Iterable[CeilingRow]) -> list[CeilingRow]:
     """Return the highest arithmetic rate of each precision, and the highest bandwidth of each level."""
-    found: dict[str, CeilingRow] = {}
+    best: dict[str, CeilingRow] = {}
     for row in rows:
-        rate, known = row.flops_s or row.bytes_s, found.get(_ceiling(row))
+        rate, best_so_far = row.flops_s or row.bytes_s, best.get(_ceiling(row))
         if rate is None:
             continue
-        least = 0.0 if known is None else (known.flops_s or known.bytes_s or rate).best
+        least = 0.0 if best_so_far is None else (best_so_far.flops_s or best_so_far.bytes_s or rate).best
         if rate.best > least:
-            found[_ceiling(row)] = row
-    products = [row for row in found.values() if row.flops_s is not None]
-    streams = sorted((row for row in found.values() if row.bytes_s is not None), key=lambda row: row.working_set or 0)
+            best[_ceiling(row)] = row
+    products = [row for row in best.values() if row.flops_s is not None]
+    streams = sorted((row for row in best.values() if row.bytes_s is not None), key=lambda row: row.working_set or 0)
     return [*products, *streams]
 
 

@@ -50,8 +50,8 @@ class Section:
     @property
     def evidence(self) -> Evidence | None:
         """The stored measurements; None without any."""
-        found = self.estimate.evidence
-        return None if found is None or found.choice is None else found
+        evidence = self.estimate.evidence
+        return None if evidence is None or evidence.choice is None else evidence
 
     @property
     def choice(self) -> Choice | None:
@@ -73,9 +73,11 @@ class Section:
         """Measurement of each brick that is measured, by key."""
         if self.model is None or self.evidence is None:
             return {}
-        known = self.evidence.bricks_in(self.model.own.key, self.state)
+        measurements = self.evidence.bricks_in(self.model.own.key, self.state)
         keys = dict.fromkeys(part.key for part in self.model.sequences)
-        return {key: known.latest[key] for key in keys if key in known.latest and key not in known.read}
+        return {
+            key: measurements.latest[key] for key in keys if key in measurements.latest and key not in measurements.read
+        }
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -100,22 +102,30 @@ class Section:
     @property
     def proven(self) -> list[tuple[int, Finding]]:
         """The findings that a trial proved, with their places among all findings."""
-        return [(place, found) for place, found in self._numbered() if found.proof is not None and not found.unproven]
+        return [
+            (number, finding)
+            for number, finding in self._numbered()
+            if finding.proof is not None and not finding.unproven
+        ]
 
     @property
     def predicted(self) -> list[tuple[int, Finding]]:
         """The findings with a predicted saving that nobody tried, with their places."""
-        return [(place, found) for place, found in self._numbered() if found.proof is None and not found.at_most]
+        return [
+            (number, finding) for number, finding in self._numbered() if finding.proof is None and not finding.at_most
+        ]
 
     @property
     def at_most(self) -> list[tuple[int, Finding]]:
         """The findings with only a limit of their saving, with their places."""
-        return [(place, found) for place, found in self._numbered() if found.proof is None and found.at_most]
+        return [(number, finding) for number, finding in self._numbered() if finding.proof is None and finding.at_most]
 
     @property
     def groups(self) -> tuple[tuple[str, list[tuple[int, Finding]]], ...]:
         """All findings with their places, grouped by the evidence of their saving."""
-        tried = [(place, found) for place, found in self._numbered() if found.proof is not None and found.unproven]
+        tried = [
+            (number, finding) for number, finding in self._numbered() if finding.proof is not None and finding.unproven
+        ]
         return (
             ("Proven", self.proven),
             ("Predicted, not tried", self.predicted),
@@ -134,7 +144,7 @@ class Section:
     def missed(self) -> Row:
         """Return the findings, and their joint saving, as a JSON object."""
         return {
-            "findings": None if self.findings is None else [found.record() for found in self.findings],
+            "findings": None if self.findings is None else [finding.record() for finding in self.findings],
             "joint": None if self.joint is None else self.joint.record(),
         }
 
@@ -183,7 +193,7 @@ def layer_rows(section: Section) -> Iterator[LayerRow]:
     bricks = section.bricks
     for sequence, part in zip(entry.parts.sequences, model.sequences, strict=True):
         origins = _origins(model, part)
-        own = " + ".join(layer.name for layer in origins)
+        original = " + ".join(layer.name for layer in origins)
         executed = " + ".join(sequence.names)
         operator, fused = "+".join(sequence.op_types), "+".join(layer.op_type for layer in origins)
         if part.key not in shapes:
@@ -192,8 +202,8 @@ def layer_rows(section: Section) -> Iterator[LayerRow]:
         yield LayerRow(
             sequence=sequence,
             origins=tuple(origins),
-            name=own or executed,
-            executed="" if own in {"", executed} else executed,
+            name=original or executed,
+            executed="" if original in {"", executed} else executed,
             operator=operator,
             fused="" if fused == operator else fused,
             reads=reads,

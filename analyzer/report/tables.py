@@ -358,10 +358,10 @@ def form_cells(op_types: Sequence[str], names: Sequence[str], form: Form | None)
 
 def form_columns(rows: Iterable[Mapping[str, object]]) -> list[Field]:
     """Return the columns of these cells; columns without any value are left out."""
-    known = {name for row in rows for name, value in row.items() if value is not None}
+    filled = {name for row in rows for name, value in row.items() if value is not None}
     titles = {"node": "runtime's node", "ran": "ran by"}
     names = ("operators", "kernel", "shapes", "layer", "node", "ran")
-    return [Field(name, titles.get(name, name)) for name in names if name in known]
+    return [Field(name, titles.get(name, name)) for name in names if name in filled]
 
 
 def kernel_of(kernel: str, strides: str) -> str:
@@ -426,19 +426,22 @@ def control_lines(
         models: Name and control flow of each model.
         framing: Time of each operator outside its body, model by model; may be empty.
     """
-    known = iter(framing)
+    framings = iter(framing)
     lines = []
     for name, control in models:
-        own = next(known, ()) or (None,) * len(control)
-        lines += [f"{name}: {_told(flow)}{_taking(one)}" for flow, one in zip(control, own, strict=True)]
+        model_framing = next(framings, ()) or (None,) * len(control)
+        lines += [
+            f"{name}: {_told(flow)}{_taking(operator_framing)}"
+            for flow, operator_framing in zip(control, model_framing, strict=True)
+        ]
     return at_most(lines, _LINES, of=" of control flow", indent="")
 
 
-def _taking(own: Framing | None) -> str:
+def _taking(framing: Framing | None) -> str:
     """Write the measured time of a control-flow operator outside its body."""
-    if own is None or (own.own_ms is None and own.moved_ms is None):
+    if framing is None or (framing.own_ms is None and framing.moved_ms is None):
         return ""
-    parts = (("beyond its body", own.own_ms), ("slices and stacks", own.moved_ms))
+    parts = (("beyond its body", framing.own_ms), ("slices and stacks", framing.moved_ms))
     return "".join(f"; {words} {milliseconds(ms)} ms" for words, ms in parts if ms is not None)
 
 

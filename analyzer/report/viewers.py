@@ -129,7 +129,7 @@ def _kernels(process: int, view: KernelView, begin: float, last: float) -> Itera
 
 
 def _event(track: Track, name: str, category: str, span_ms: tuple[float, float], details: Event) -> Event:
-    known = {key: printable(value) if isinstance(value, str) else value for key, value in details.items()}
+    arguments = {key: printable(value) if isinstance(value, str) else value for key, value in details.items()}
     begin, end = (round(ms * 1e3 * _TICK) / _TICK for ms in span_ms)
     return {
         "ph": "X",
@@ -139,7 +139,7 @@ def _event(track: Track, name: str, category: str, span_ms: tuple[float, float],
         "cat": category,
         "ts": begin,
         "dur": end - begin,
-        "args": {key: value for key, value in known.items() if value is not None},
+        "args": {key: value for key, value in arguments.items() if value is not None},
     }
 
 

@@ -39,7 +39,7 @@ def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST)
     """
     if suite is None:
         with Store.open(database, create=False, read_only=True) as store:
-            keys = sorted({found.key for found in store.measurements(subject=Subject.BRICK)})
+            keys = sorted({measurement.key for measurement in store.measurements(subject=Subject.BRICK)})
             latencies = _latencies(store, keys)
         rows: list[Row] = [{"key": key, **_latency(latencies.get(key))} for key in keys]
         columns = [
@@ -49,11 +49,11 @@ def bricks_answer(suite: Path | None, database: str, *, most: int | None = MOST)
         summary = [*unlisted(rows, most), f"{len(rows)} measured bricks"]
         return Answer(rows, columns=columns, summary=summary, table=_slowest(rows)[:most])
     opened = Suite.open(suite)
-    found: dict[str, Measurement] = {}
+    measurements: dict[str, Measurement] = {}
     if _exists(database):
         with Store.open(database, create=False, read_only=True) as store:
-            found = _latencies(store, opened.keys)
-    rows = [{**_described(opened.brick(key)), **_latency(found.get(key))} for key in opened.keys]
+            measurements = _latencies(store, opened.keys)
+    rows = [{**_described(opened.brick(key)), **_latency(measurements.get(key))} for key in opened.keys]
     return Answer(
         rows,
         columns=[
@@ -96,10 +96,13 @@ def brick_answer(beginning: str, suite: Path | None, database: str) -> Answer:
             if opened is None:
                 key = find_key(beginning, _known_keys(store), f"database {database}")
             stacks = store.stacks()
-            wanted = Filter(Subject.BRICK, [key], variant=None)
-            entries: list[Measurement | Failure] = [*store.measurements(wanted, latest=False), *store.failures(wanted)]
+            brick_filter = Filter(Subject.BRICK, [key], variant=None)
+            entries: list[Measurement | Failure] = [
+                *store.measurements(brick_filter, latest=False),
+                *store.failures(brick_filter),
+            ]
             rows = [_row(entry, stacks) for entry in entries]
-            views = store.kernels(wanted)
+            views = store.kernels(brick_filter)
     brick = None if opened is None else opened.brick(key)
     lines = [f"brick      {key}"]
     if brick is not None:
@@ -131,9 +134,9 @@ def brick_answer(beginning: str, suite: Path | None, database: str) -> Answer:
 
 def _known_keys(store: Store) -> set[str]:
     """Keys of every brick that was measured or failed."""
-    wanted = Filter(Subject.BRICK, variant=None)
-    measured = {entry.key for entry in store.measurements(wanted)}
-    return measured | {entry.key for entry in store.failures(wanted)}
+    every_brick = Filter(Subject.BRICK, variant=None)
+    measured = {entry.key for entry in store.measurements(every_brick)}
+    return measured | {entry.key for entry in store.failures(every_brick)}
 
 
 def _row(entry: Measurement | Failure, stacks: Mapping[str, Stack]) -> Row:
@@ -185,8 +188,8 @@ def _latencies(store: Store, keys: Iterable[str]) -> dict[str, Measurement]:
     return fastest
 
 
-def _latency(found: Measurement | None) -> Row:
-    return {"latency_ms": found and found.latency_ms, "ci95_ms": found and found.ci95_ms}
+def _latency(measurement: Measurement | None) -> Row:
+    return {"latency_ms": measurement and measurement.latency_ms, "ci95_ms": measurement and measurement.ci95_ms}
 
 
 def _exists(database: str) -> bool:
@@ -207,14 +210,14 @@ _MISSING = 5
 """Kinds of sequences without a view that are listed per model."""
 
 
-def kernels_answer(found: Kernels, *, most: int | None = MOST) -> Answer:
+def kernels_answer(kernels: Kernels, *, most: int | None = MOST) -> Answer:
     """Return the answer of ``kernels``: one result per model, one row of the table per kernel, ``most`` per model."""
-    layered = any(kernel.layers for row in found for kernel in row.kernels)
-    fell_back = any(row.elsewhere for row in found)
+    layered = any(kernel.layers for row in kernels for kernel in row.kernels)
+    fell_back = any(row.elsewhere for row in kernels)
     return Answer.of(
-        found.records(),
+        kernels.records(),
         columns=[
-            *([Field("model")] if len(found) > 1 else []),
+            *([Field("model")] if len(kernels) > 1 else []),
             *([] if layered else [Field("kernel.operator", "operator", _cut)]),
             Field("kernel.name", "kernel", _cut),
             *([Field("form", "operators, shapes, layers")] if layered else []),
@@ -227,10 +230,10 @@ def kernels_answer(found: Kernels, *, most: int | None = MOST) -> Answer:
         ],
         table=[
             {"model": row.name, "kernel": kernel.record(), "form": _layers(kernel)}
-            for row in found
+            for row in kernels
             for kernel in row.kernels[:most]
         ],
-        summary=[line for row in found for line in _remarks(row, most)],
+        summary=[line for row in kernels for line in _remarks(row, most)],
     )
 
 

@@ -75,13 +75,16 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
     )
 
 
-def gate_answer(found: Gate) -> Answer:
+def gate_answer(comparison: Gate) -> Answer:
     """Return the answer of ``compare`` with two files."""
-    power = f"differences of {found.detectable:.1%} and more are found with 80% probability"
-    made = f"{found.processes} processes, {counted(found.visits, 'visit')} of each model, {found.wall_s:.0f} s"
-    summary = [found.reason, made if found.blind else f"{made}; {power}"]
+    power = f"differences of {comparison.detectable:.1%} and more are found with 80% probability"
+    effort = (
+        f"{comparison.processes} processes, {counted(comparison.visits, 'visit')} of each model, "
+        f"{comparison.wall_s:.0f} s"
+    )
+    summary = [comparison.reason, effort if comparison.blind else f"{effort}; {power}"]
     return Answer.of(
-        found.records(),
+        comparison.records(),
         columns=columns_of(FIELDS, "new", "old", "old_ms", "new_ms", "ratio", "verdict"),
         summary=summary,
     )
@@ -96,21 +99,27 @@ def advice_answer(advice: Advice, *, layers: bool = False, most: int | None = MO
         most: Number of listed bricks; None: all.
     """
     answer = comparison_answer(advice, layers=layers, most=most)
-    return replace(answer, summary=[*(line for one in advice.advice for line in _advised(one)), *answer.summary])
+    return replace(
+        answer, summary=[*(line for model_advice in advice.advice for line in _advised(model_advice)), *answer.summary]
+    )
 
 
-def _advised(one: ModelAdvice) -> list[str]:
-    lines = [f"{one.name}: another runtime is measured by: {shell_command(task)}" for task in one.remedies]
-    pair = one.rows[0].pair
+def _advised(model_advice: ModelAdvice) -> list[str]:
+    lines = [
+        f"{model_advice.name}: another runtime is measured by: {shell_command(task)}" for task in model_advice.remedies
+    ]
+    pair = model_advice.rows[0].pair
     latency = pair.compared[0]
-    if one.best is None or latency is None:
+    if model_advice.best is None or latency is None:
         return lines
-    alike = f"; not distinguishable from it: {', '.join(one.ties)}" if one.ties else ""
-    lines.insert(0, f"{one.name}: best is {one.best}, {milliseconds(latency.ms)} ms ({pair.base.basis}){alike}")
-    if one.measured_by is not None:
-        lines.insert(1, f"  measured by: {shell_command(one.measured_by)}")
-    if one.mixing_ms:
-        gain = f"{milliseconds(one.mixing_ms)} ms of bricks, changes between them not counted"
+    alike = f"; not distinguishable from it: {', '.join(model_advice.ties)}" if model_advice.ties else ""
+    lines.insert(
+        0, f"{model_advice.name}: best is {model_advice.best}, {milliseconds(latency.ms)} ms ({pair.base.basis}){alike}"
+    )
+    if model_advice.measured_by is not None:
+        lines.insert(1, f"  measured by: {shell_command(model_advice.measured_by)}")
+    if model_advice.mixing_ms:
+        gain = f"{milliseconds(model_advice.mixing_ms)} ms of bricks, changes between them not counted"
         lines.insert(1, f"  a framework for every layer could save {gain}")
     return lines
 
@@ -248,16 +257,23 @@ def _history_remarks(row: ModelHistory, report: History, most: int | None) -> li
 
 def _confirmation(change: Change, most: int | None) -> list[str]:
     """Return the result of the repeated measurement in both environments."""
-    made = change.confirmation
-    if made is None:
+    confirmation = change.confirmation
+    if confirmation is None:
         return []
-    if made.levels is None:
-        return [f"{made.standing}: {made.reason}"]
-    names = sorted({*(made.old or {}), *(made.new or {})})
-    versions = ", ".join(f"{name} {(made.old or {}).get(name)} → {(made.new or {}).get(name)}" for name in names)
-    lines = [f"{made.standing}: {made.reason}", f"{_moved(made.levels)} ({versions})"]
-    if made.bricks:
-        lines += _table_of(made.bricks, made.levels.after_ms - made.levels.before_ms, most, "by themselves, hot, ")
+    if confirmation.levels is None:
+        return [f"{confirmation.standing}: {confirmation.reason}"]
+    names = sorted({*(confirmation.old or {}), *(confirmation.new or {})})
+    versions = ", ".join(
+        f"{name} {(confirmation.old or {}).get(name)} → {(confirmation.new or {}).get(name)}" for name in names
+    )
+    lines = [f"{confirmation.standing}: {confirmation.reason}", f"{_moved(confirmation.levels)} ({versions})"]
+    if confirmation.bricks:
+        lines += _table_of(
+            confirmation.bricks,
+            confirmation.levels.after_ms - confirmation.levels.before_ms,
+            most,
+            "by themselves, hot, ",
+        )
     return lines
 
 

@@ -63,9 +63,10 @@ def caveats(estimates: Sequence[Estimate]) -> list[str]:
     if disturbed:
         names = _listed([f"{entry.name} {disturbance_of(entry)}" for entry in disturbed])
         counts = f"{len(disturbed)} of {counted(len(estimates), 'model')}" if len(estimates) > 1 else "the model"
-        kept = "ratios of alternating visits hold; " if any(entry.truth.paired for entry in disturbed) else ""
+        ratios_hold = "ratios of alternating visits hold; " if any(entry.truth.paired for entry in disturbed) else ""
         lines.append(
-            f"disturbed: the machine slowed {counts} ({names}); {kept}to compare runs or machines, use undisturbed_ms"
+            f"disturbed: the machine slowed {counts} ({names}); {ratios_hold}"
+            "to compare runs or machines, use undisturbed_ms"
         )
     apart = [entry.name for entry in estimates if entry.truth.paired is False]
     if apart:
@@ -75,7 +76,7 @@ def caveats(estimates: Sequence[Estimate]) -> list[str]:
         )
     loose = [entry.name for entry in estimates if entry.latency.calibrated is False]
     if loose:
-        widest = max(found.sd for entry in estimates if (found := entry.latency.method) and not found.known)
+        widest = max(method.sd for entry in estimates if (method := entry.latency.method) and not method.known)
         lines.append(
             f"not calibrated for this CPU, number of threads and graph ({_listed(loose)}): intervals contain the "
             f"widest known error of similar estimates, {percent(widest)} (sd); to calibrate, measure ten models with "
@@ -153,8 +154,8 @@ def _remarks(entry: Estimate) -> list[str]:
     elif parts.missing:
         lines += _not_filled(entry)
         count = sum(missing.count for missing in parts.missing)
-        known = any(part.latency_ms is not None for part in parts.sequences)
-        rest = f"; the rest takes {milliseconds(known_ms)} ms" if known and known_ms is not None else ""
+        some_measured = any(part.latency_ms is not None for part in parts.sequences)
+        rest = f"; the rest takes {milliseconds(known_ms)} ms" if some_measured and known_ms is not None else ""
         lines.append(f"{entry.name}: {counted(count, 'sequence')} not measured{rest}")
         reasons = dict.fromkeys((missing.reason, missing.remedy) for missing in parts.missing)
         for reason, remedy in list(reasons)[:_REASONS]:
@@ -186,33 +187,34 @@ def _not_filled(entry: Estimate) -> list[str]:
     return lines
 
 
-def predicted_lines(entry: Estimate, found: Predicted) -> list[str]:
+def predicted_lines(entry: Estimate, prediction: Predicted) -> list[str]:
     """Return lines about the predicted part of an estimate: share, unknown operators, the most useful measurement."""
-    text = f"{entry.name}: {percent(found.share)} of it is predicted, {counted(found.bricks, 'brick')}"
-    learned = "" if found.familiar else ", learned from other systems or threads"
-    lines = [f"{text}{learned}; \u00b1 {math.expm1(found.half):.1%} by that"]
-    lines += [f"  no {operator} was measured: {percent(share)} of the model" for operator, share in found.unseen]
-    if found.narrowing:
-        most = found.narrowing[0]
+    text = f"{entry.name}: {percent(prediction.share)} of it is predicted, {counted(prediction.bricks, 'brick')}"
+    learned = "" if prediction.familiar else ", learned from other systems or threads"
+    lines = [f"{text}{learned}; \u00b1 {math.expm1(prediction.half):.1%} by that"]
+    lines += [f"  no {operator} was measured: {percent(share)} of the model" for operator, share in prediction.unseen]
+    if prediction.narrowing:
+        most = prediction.narrowing[0]
         lines.append(f"  measuring {most.operator} ({most.key[:8]}, {percent(most.share)}) would narrow it most")
     return lines
 
 
-def _read_between(entry: Estimate, found: Interpolation) -> str:
+def _read_between(entry: Estimate, interpolation: Interpolation) -> str:
     """How an interpolated estimate came about, and how far it can be trusted."""
-    low, high = found.between
+    low, high = interpolation.between
     text = (
-        f"{entry.name}: {percent(found.share)} of it is interpolated between {found.dimension}={low} and {high}, "
-        f"{found.bricks} of {counted(entry.parts.unique or 0, 'brick')}"
+        f"{entry.name}: {percent(interpolation.share)} of it is interpolated between "
+        f"{interpolation.dimension}={low} and {high}, "
+        f"{interpolation.bricks} of {counted(entry.parts.unique or 0, 'brick')}"
     )
-    if found.error is None:
+    if interpolation.error is None:
         return f"{text}; nothing says how good that is, which takes at least three sizes"
-    if not found.left_out:
+    if not interpolation.left_out:
         return text
-    worst = max(abs(size.error) for size in found.left_out)
+    worst = max(abs(size.error) for size in interpolation.left_out)
     return (
-        f"{text}, on curves through {counted(len(found.measured), 'size')}; their sum at a size that is left out is "
-        f"read from the others within {worst:.1%}, hence ± {found.error:.1%} of that part"
+        f"{text}, on curves through {counted(len(interpolation.measured), 'size')}; their sum at a size "
+        f"that is left out is read from the others within {worst:.1%}, hence ± {interpolation.error:.1%} of that part"
     )
 
 
@@ -226,8 +228,8 @@ def _explained(entry: Estimate, most: int | None) -> list[str]:
     whole = sum(totals.values()) or 1.0
     lines = [*written(entry), *_rivals(entry)]
     if totals:
-        known = ", of what is measured" if entry.parts.missing else ""
-        lines.append(f"{entry.name}: time by operator{known}")
+        scope = ", of what is measured" if entry.parts.missing else ""
+        lines.append(f"{entry.name}: time by operator{scope}")
         lines += [
             f"  {milliseconds(total):>12} ms  {percent(total / whole):>4}  {name}"
             for name, total in sorted(totals.items(), key=lambda item: -item[1])[:_OPERATORS]
@@ -251,10 +253,10 @@ def _rivals(entry: Estimate) -> list[str]:
     for part in entry.parts.sequences:
         if part.lower_bound_ms is None or part.fastest_stack is None:
             continue
-        place = part.fastest_stack, part.fastest_variant or ""
-        if place != (entry.place.stack, ""):
+        rival = part.fastest_stack, part.fastest_variant or ""
+        if rival != (entry.place.stack, ""):
             gain = (part.latency_ms - part.lower_bound_ms) if part.latency_ms is not None else 0.0
-            won.setdefault(place, []).append(gain)
+            won.setdefault(rival, []).append(gain)
     if not won:
         return []
     lines = [f"{entry.name}: faster than this stack, of the fastest known bricks"]

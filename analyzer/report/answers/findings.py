@@ -41,14 +41,14 @@ def analyze_answer(report: AnalyzeReport, *, most: int | None = MOST) -> Answer:
             Field("title", "what is missed"),
         ),
         summary=[line for row in report.rows for line in _lines(row, most)],
-        table=[row.cells(found) for row in report.rows for found in row.findings[:most]],
+        table=[row.cells(finding) for row in report.rows for finding in row.findings[:most]],
     )
 
 
-def improve_answer(found: Improvement) -> Answer:
+def improve_answer(improvement: Improvement) -> Answer:
     """Return the answer of ``improve``: one result, one row of the table per change."""
     return Answer.of(
-        found.records(),
+        improvement.records(),
         columns=(
             Field("kind", "change"),
             Field("places"),
@@ -58,8 +58,8 @@ def improve_answer(found: Improvement) -> Answer:
             Field("reason", "holds by"),
             Field("note"),
         ),
-        summary=list(_improvement(found)),
-        table=[_cells(change) for change in found.changes],
+        summary=list(_improvement(improvement)),
+        table=[_cells(change) for change in improvement.changes],
     )
 
 
@@ -68,46 +68,56 @@ def _cells(change: ProvenChange) -> Row:
     return record_of(change, fields(f"kind places reason note {seen}"))
 
 
-def _improvement(found: Improvement) -> Iterator[str]:
+def _improvement(improvement: Improvement) -> Iterator[str]:
     """Yield lines about the whole improvement."""
-    if found.proof is not None and found.changes:
-        written = any(change.reason != _SETTING for change in found.changes)
-        to = str(found.path) if found.path is not None else "not written (no -o)" if written else "no file needed"
-        yield (
-            f"{found.name}: {milliseconds(found.proof.before_ms)} ms becomes {milliseconds(found.proof.after_ms)} ms, "
-            f"{_saving(found.proof)}, all changes together, {counted(found.threads, 'thread')}: {to}"
+    if improvement.proof is not None and improvement.changes:
+        written = any(change.reason != _SETTING for change in improvement.changes)
+        to = (
+            str(improvement.path)
+            if improvement.path is not None
+            else "not written (no -o)"
+            if written
+            else "no file needed"
         )
-        file = [change for change in found.changes if change.reason != _SETTING]
-        settings = [change for change in found.changes if change.reason == _SETTING]
+        yield (
+            f"{improvement.name}: {milliseconds(improvement.proof.before_ms)} ms becomes "
+            f"{milliseconds(improvement.proof.after_ms)} ms, {_saving(improvement.proof)}, "
+            f"all changes together, {counted(improvement.threads, 'thread')}: {to}"
+        )
+        file = [change for change in improvement.changes if change.reason != _SETTING]
+        settings = [change for change in improvement.changes if change.reason == _SETTING]
         if file:
-            own = f", and {counted(found.data, 'input')} of yours" if found.data else ""
-            compared = f"{counted(found.shapes, 'shape')}, {counted(found.hostile, 'input')} that guards exist for{own}"
+            user_inputs = f", and {counted(improvement.data, 'input')} of yours" if improvement.data else ""
+            compared = (
+                f"{counted(improvement.shapes, 'shape')}, "
+                f"{counted(improvement.hostile, 'input')} that guards exist for{user_inputs}"
+            )
             yield f"  equal for every input up to rounding; outputs were also compared on {compared}:"
-            error, noise = found.largest_error, found.noise
+            error, noise = improvement.largest_error, improvement.noise
             yield f"  they differ by at most {error:.1e} of their largest value; the model's own noise is {noise:.1e}"
         yield from (f"  set in your program, the file does not contain it: {change.note}" for change in settings)
     else:
-        yield f"{found.name}: no saving is proven, and nothing is written"
-    for change in found.unproven:
+        yield f"{improvement.name}: no saving is proven, and nothing is written"
+    for change in improvement.unproven:
         told = "no time to prove it" if change.proof is None else _saving(change.proof)
         yield f"  not proven: {change.kind} ({counted(change.places, 'place')}): {told}"
-    yield from _copies(found)
-    for kind, reason in found.rejected:
+    yield from _copies(improvement)
+    for kind, reason in improvement.rejected:
         yield f"  tried in vain: {kind}: {reason}"
-    if found.untried:
-        yield f"  not tried: {', '.join(found.untried)}: {found.command}"
+    if improvement.untried:
+        yield f"  not tried: {', '.join(improvement.untried)}: {improvement.command}"
 
 
-def _copies(found: Improvement) -> Iterator[str]:
+def _copies(improvement: Improvement) -> Iterator[str]:
     """Yield lines about outputs that are copies of inputs."""
-    always = [copy for copy in found.copies if not copy.branch]
+    always = [copy for copy in improvement.copies if not copy.branch]
     if always:
         names = _few([f"{copy.output} = {copy.source}" for copy in always])
-        proof = found.copies_proof
+        proof = improvement.copies_proof
         saving = "" if proof is None else f": {_saving(proof)}"
         yield f"  outputs that are copies of inputs ({names}): the file keeps them; export it without them{saving}"
-    for branch in dict.fromkeys(copy.branch for copy in found.copies if copy.branch):
-        names = _few([f"{copy.output} = {copy.source}" for copy in found.copies if copy.branch == branch])
+    for branch in dict.fromkeys(copy.branch for copy in improvement.copies if copy.branch):
+        names = _few([f"{copy.output} = {copy.source}" for copy in improvement.copies if copy.branch == branch])
         yield f"  outputs that are copies of inputs in {branch} ({names}): keep what you passed in"
 
 
@@ -139,34 +149,34 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
     if not row.findings:
         yield f"{row.name}: no saving of the minimum share was found; --minimum-share 0.1% lists smaller ones"
     shown = row.findings[:most]
-    for found in shown:
-        yield from _explained(found)
+    for finding in shown:
+        yield from _explained(finding)
     if len(row.findings) > len(shown):
         yield f"  and {len(row.findings) - len(shown)} more (--all lists them)"
-    for found in row.tried:
-        yield f"  {found.kind}: {found.title}; {found.unproven or 'tried: saves too little to report'}"
+    for finding in row.tried:
+        yield f"  {finding.kind}: {finding.title}; {finding.unproven or 'tried: saves too little to report'}"
     yield from (f"  not asked: {reason}" for reason in row.unasked)
     yield from (f"  run: {shell_command(task)}" for task in row.remedies)
 
 
-def _explained(found: Finding) -> Iterator[str]:
-    layers = _few(found.layers)
-    yield f"  {found.kind}{f' ({layers})' if layers else ''}: {found.remedy.text}"
-    if found.at_most:
+def _explained(finding: Finding) -> Iterator[str]:
+    layers = _few(finding.layers)
+    yield f"  {finding.kind}{f' ({layers})' if layers else ''}: {finding.remedy.text}"
+    if finding.at_most:
         yield "    its saving is the most that there could be, and no prediction"
-    yield from (f"    {line}" for line in found.evidence)
-    if found.proof is not None:
-        proof = found.proof
+    yield from (f"    {line}" for line in finding.evidence)
+    if finding.proof is not None:
+        proof = finding.proof
         before, after, saving = (milliseconds(value) for value in (proof.before_ms, proof.after_ms, proof.saving_ms))
         low, high = map(milliseconds, proof.ci95_ms)
         yield f"    proven, alternating: {before} ms before, {after} ms after, saves {saving} ms ({low} to {high})"
         yield f"    outputs differ by {proof.largest_error:.1g} of their largest value"
-        if found.proof.artefact is not None:
-            yield f"    written: {found.proof.artefact}"
-    elif found.unproven is not None:
-        yield f"    not proven: {found.unproven}"
+        if finding.proof.artefact is not None:
+            yield f"    written: {finding.proof.artefact}"
+    elif finding.unproven is not None:
+        yield f"    not proven: {finding.unproven}"
     else:
-        yield from (f"    {line}" for line in found.remedy.code.splitlines())
+        yield from (f"    {line}" for line in finding.remedy.code.splitlines())
 
 
 def _few(names: Sequence[str]) -> str:

@@ -181,20 +181,20 @@ def names_of(suite: Path | None, models: Sequence[ModelSource]) -> dict[str, dic
         ModelError: A model cannot be read, or a dimension has no value.
     """
     opened = None if suite is None else Suite.open(suite)
-    found: dict[str, dict[str, str | int | None]] = {}
+    columns_by_key: dict[str, dict[str, str | int | None]] = {}
     for key in opened.keys if opened is not None else ():
         brick = opened.brick(key) if opened is not None else None
         if brick is not None:
             macs = None if brick.cost is None else brick.cost.macs
-            found[key] = {"operators": "+".join(brick.operators), **asdict(signature_of(brick)), "macs": macs}
+            columns_by_key[key] = {"operators": "+".join(brick.operators), **asdict(signature_of(brick)), "macs": macs}
     held: dict[str, list[str]] = {}
     with Decomposer(Cut(1 if opened is None else opened.granularity)) as decomposer:
         for model in map(decomposer, models):
             bound = model.own.bound
             values = " ".join(f"{name}={size}" for name, size in bound.items())
-            found[model.own.key] = {"model": model.name, "batch": bound.get("batch"), "dimensions": values}
+            columns_by_key[model.own.key] = {"model": model.name, "batch": bound.get("batch"), "dimensions": values}
             for key, count in Counter(part.key for part in model.sequences).items():
                 held.setdefault(key, []).append(f"{model.name} x {count}")
     for key, places in held.items():
-        found.setdefault(key, {})["model"] = "; ".join(places)
-    return found
+        columns_by_key.setdefault(key, {})["model"] = "; ".join(places)
+    return columns_by_key

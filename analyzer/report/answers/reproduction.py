@@ -27,25 +27,25 @@ _LONGEST = 40
 """Characters of a value in a table; JSON has all of it."""
 
 
-def manifest_answer(made: Manifest, file: Path) -> Answer:
+def manifest_answer(manifest: Manifest, file: Path) -> Answer:
     """Return the answer of ``manifest``: one row.
 
     Args:
-        made: The manifest.
+        manifest: The manifest.
         file: Its file.
     """
-    lacking, missing = made.provenance.without_hash, made.missing
+    lacking, missing = manifest.provenance.without_hash, manifest.missing
     row = {
         "file": str(file),
-        "run": made.run,
-        "suite": made.suite,
-        "bricks": made.bricks,
+        "run": manifest.run,
+        "suite": manifest.suite,
+        "bricks": manifest.bricks,
         "missing": missing,
-        "packages": len(made.provenance.packages),
+        "packages": len(manifest.provenance.packages),
         "without_hash": lacking,
-        "lock": made.lock is not None,
+        "lock": manifest.lock is not None,
     }
-    said = [f"{file}: {counted(made.bricks, 'brick')} of run {made.run[:8]}, and their suite"]
+    said = [f"{file}: {counted(manifest.bricks, 'brick')} of run {manifest.run[:8]}, and their suite"]
     if missing:
         said.append(
             f"{counted(len(missing), 'brick')} of the suite are not of this run: --again all measures them in one"
@@ -56,35 +56,41 @@ def manifest_answer(made: Manifest, file: Path) -> Answer:
     return Answer([row], summary=said)
 
 
-def reproduction_answer(found: Reproduction, *, most: int | None = MOST) -> Answer:
+def reproduction_answer(reproduction: Reproduction, *, most: int | None = MOST) -> Answer:
     """Return the answer of ``reproduce``: one row per brick of the manifest; differences as totals.
 
     Args:
-        found: The reproduction.
+        reproduction: The reproduction.
         most: Listed bricks, the largest differences first; None: all.
     """
-    shares = {str(verdict): found.verdicts.get(verdict, 0) for verdict in Relation}
-    ranked = sorted(found.rows, key=_distance, reverse=True)
+    shares = {str(verdict): reproduction.verdicts.get(verdict, 0) for verdict in Relation}
+    ranked = sorted(reproduction.rows, key=_distance, reverse=True)
     summary = []
-    if found.rows:
-        whole = len(found.rows)
+    if reproduction.rows:
+        whole = len(reproduction.rows)
         parts = [f"{count} {name} ({percent(count / whole)})" for name, count in shares.items() if count]
         lost = whole - sum(shares.values())
         parts += [f"{lost} not measured"] if lost else []
-        summary.append(f"of {counted(whole, 'brick')}: {', '.join(parts)}; SAME is within {found.minimum_effect:.3g}")
-        if found.ratio is not None:
-            summary.append(f"all together take {found.ratio:.3f} times as long as the manifest says")
-        if found.machine:
-            moved = ", ".join(f"{_WITNESSES[name]} {ratio:.2f}" for name, ratio in found.machine.items())
+        summary.append(
+            f"of {counted(whole, 'brick')}: {', '.join(parts)}; SAME is within {reproduction.minimum_effect:.3g}"
+        )
+        if reproduction.ratio is not None:
+            summary.append(f"all together take {reproduction.ratio:.3f} times as long as the manifest says")
+        if reproduction.machine:
+            moved = ", ".join(f"{_WITNESSES[name]} {ratio:.2f}" for name, ratio in reproduction.machine.items())
             summary.append(f"the machine, relative to then: {moved}")
         summary += [f"{whole - most} more bricks; --all lists them"] if most is not None and whole > most else []
-    if found.missing:
-        listed = ", ".join(key[:_SHOWN] for key in found.missing[:_NAMED])
-        more = ", …" if len(found.missing) > _NAMED else ""
-        summary.append(f"not in the manifest: {counted(len(found.missing), 'brick')} of the suite ({listed}{more})")
-    summary += _different(found.differences, nothing="nothing differs in hardware, software, packages or settings")
+    if reproduction.missing:
+        listed = ", ".join(key[:_SHOWN] for key in reproduction.missing[:_NAMED])
+        more = ", …" if len(reproduction.missing) > _NAMED else ""
+        summary.append(
+            f"not in the manifest: {counted(len(reproduction.missing), 'brick')} of the suite ({listed}{more})"
+        )
+    summary += _different(
+        reproduction.differences, nothing="nothing differs in hardware, software, packages or settings"
+    )
     return Answer.of(
-        found.records(),
+        reproduction.records(),
         columns=[
             Field("brick"),
             Field("manifest_ms", "manifest ms", "ms"),
@@ -102,10 +108,12 @@ def _distance(row: ReproducedBrick) -> float:
     return float("inf") if row.ratio is None else max(row.ratio, 1 / row.ratio)
 
 
-def _different(found: Sequence[FieldDifference], *, nothing: str) -> list[str]:
-    if not found:
+def _different(differences: Sequence[FieldDifference], *, nothing: str) -> list[str]:
+    if not differences:
         return [nothing]
-    rows = [{"field": field.field, "manifest": _short(field.manifest), "here": _short(field.here)} for field in found]
+    rows = [
+        {"field": field.field, "manifest": _short(field.manifest), "here": _short(field.here)} for field in differences
+    ]
     columns = [Field("field", "differs"), Field("manifest"), Field("here")]
     return ["", *table_lines(rows, columns)]
 

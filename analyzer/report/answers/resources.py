@@ -39,8 +39,8 @@ def zoo_answer(*, every: bool = False) -> Answer:
         rows.append(asdict(entry) | {"dims": dict(entry.dims), "available": not missing, "reason": reason})
     if every:
         dimensions = Field("dims", "dimensions", lambda dims: " ".join(f"{name}={size}" for name, size in dims.items()))
-        own = (Field("name", "model"), *map(Field, ("task", "family", "origin")), dimensions)
-        return Answer(rows, columns=[*own, Field("reason", "not available")])
+        columns = (Field("name", "model"), *map(Field, ("task", "family", "origin")), dimensions)
+        return Answer(rows, columns=[*columns, Field("reason", "not available")])
     families: dict[object, list[str]] = {}
     for row in rows:
         families.setdefault(row["family"], []).append(str(row["name"]))
@@ -63,8 +63,8 @@ def backends_answer() -> Answer:
     table: list[dict[str, object]] = []
     summary: list[str] = []
     for name, availability in registry.backends().items():
-        found = _abilities(name)
-        devices, algorithms, options = found["devices"], found["algorithms"], found["options_by_device"]
+        abilities = _abilities(name)
+        devices, algorithms, options = abilities["devices"], abilities["algorithms"], abilities["options_by_device"]
         row = {
             "name": name,
             "available": availability.ok,
@@ -74,15 +74,15 @@ def backends_answer() -> Answer:
             "versions": dict(availability.versions),
             "options": options.get(devices[0], {}) if devices else {},
             "options_by_device": options,
-            "dtypes": found["dtypes"],
-            "dtypes_by_device": found["dtypes_by_device"],
+            "dtypes": abilities["dtypes"],
+            "dtypes_by_device": abilities["dtypes_by_device"],
             "algorithms": algorithms,
         }
         rows.append(row)
         for device in devices or [None]:  # none is known of a backend that cannot be loaded
             reason = availability.reason if device is None else availability.why_not(device)
             table.append(row | {"device": device, "available": not reason, "reason": reason or None})
-        summary += _precision_lines(name, found["dtypes_by_device"])
+        summary += _precision_lines(name, abilities["dtypes_by_device"])
         summary += _option_lines(name, options)
         if algorithms:
             summary.append(f"algorithms of {name}, besides the default: {', '.join(algorithms)}")
@@ -133,8 +133,10 @@ def _abilities(name: str) -> dict[str, Any]:
 
 def _precision_lines(name: str, dtypes: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield the precisions of a backend, by device if they differ."""
-    if len({tuple(found) for found in dtypes.values()}) > 1:
-        yield from (f"precisions of {name} on {device}: {', '.join(found)}" for device, found in dtypes.items())
+    if len({tuple(precisions) for precisions in dtypes.values()}) > 1:
+        yield from (
+            f"precisions of {name} on {device}: {', '.join(precisions)}" for device, precisions in dtypes.items()
+        )
     elif dtypes:
         yield f"precisions of {name}: {', '.join(next(iter(dtypes.values())))}"
 
@@ -144,10 +146,10 @@ def _option_lines(name: str, options: Mapping[str, Mapping[str, str]]) -> Iterat
     first: Mapping[str, str] = next(iter(options.values()), {})
     if first:
         yield f"options of {name}, with their defaults: {_assigned(first)}"
-    for device, own in options.items():
-        if more := {option: value for option, value in own.items() if first.get(option) != value}:
+    for device, device_options in options.items():
+        if more := {option: value for option, value in device_options.items() if first.get(option) != value}:
             yield f"options of {name} on {device}, other values: {_assigned(more)}"
-        if less := [option for option in first if option not in own]:
+        if less := [option for option in first if option not in device_options]:
             yield f"options that {name} has not on {device}: {' '.join(less)}"
 
 
@@ -166,7 +168,7 @@ def system_answer() -> Answer:
         **record_of(judged, fields("quiet reasons notes busy")),
     }
     caches = ", ".join(f"{name} {size(count)}" for name, count in system.cache_bytes)
-    known = ", ".join(f"{name}={value}" for name, value in state.items() if value is not None)
+    state_text = ", ".join(f"{name}={value}" for name, value in state.items() if value is not None)
     verdict = "yes" if judged.quiet else "no: " + "; ".join(judged.reasons)
     lines = [
         f"system  {short(system.key)}",
@@ -175,7 +177,7 @@ def system_answer() -> Answer:
         f"memory  {system.memory_gib} GiB",
         f"gpus    {', '.join(system.gpus) or 'none'}",
         f"isa     {' '.join(system.isa)}",
-        f"state   {known}",
+        f"state   {state_text}",
         f"quiet   {verdict} ({percent(judged.busy)} of the CPUs busy)",
         *(f"note    {text}" for text in judged.notes),
     ]
@@ -205,16 +207,16 @@ def database_answer(store: Store) -> Answer:
     systems, stacks = info["systems"], info["stacks"]
     rows = [
         {
-            "system": found.system,
-            "cpu": systems[found.system].cpu,
-            "stack": found.stack,
-            **record_of(stacks[found.stack], fields("backend device")),
-            "versions": dict(stacks[found.stack].versions),
-            "options": dict(stacks[found.stack].options),
-            **asdict(found.conditions),
-            "measured": found.count,
+            "system": combination.system,
+            "cpu": systems[combination.system].cpu,
+            "stack": combination.stack,
+            **record_of(stacks[combination.stack], fields("backend device")),
+            "versions": dict(stacks[combination.stack].versions),
+            "options": dict(stacks[combination.stack].options),
+            **asdict(combination.conditions),
+            "measured": combination.count,
         }
-        for found in store.combinations()
+        for combination in store.combinations()
     ]
     counts = info["counts"]
     held_text = ", ".join(f"{name} {count}" for name, count in counts.items())

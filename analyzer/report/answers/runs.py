@@ -85,9 +85,9 @@ def _said(report: RunReport) -> list[str]:
         parts = f"{duration(report.timed_s)} timed, {duration(report.prepare_s)} loading"
         summary = [f"{counts}, {report.measured} measured in {duration(report.wall_s)} ({parts})"]
     if report.models:
-        known, taken = report.models - report.models_measured, report.models_measured
+        reused, taken = report.models - report.models_measured, report.models_measured
         done = [
-            f"{count} {what}" for count, what in ((known, "skipped (measured before)"), (taken, "measured")) if count
+            f"{count} {what}" for count, what in ((reused, "skipped (measured before)"), (taken, "measured")) if count
         ]
         summary.append(f"{counted(report.models, 'whole model')}: {', '.join(done)}")
     summary += _width_lines(report) if report.target else _verdict_lines(report.verdicts, _STEADIER)
@@ -102,19 +102,19 @@ def _said(report: RunReport) -> list[str]:
 
 def _width_lines(report: RunReport) -> list[str]:
     """Return lines about the intervals of models in a run with a target."""
-    target, known = report.target or 0.0, {name: width for name, width in report.widths.items() if width is not None}
+    target, widths = report.target or 0.0, {name: width for name, width in report.widths.items() if width is not None}
     if not report.widths:
         return []  # a forecast
-    reached = [width for width in known.values() if width.half <= target]
-    floors = [width.half for width in known.values() if width.half > target and width.enough]
+    reached = [width for width in widths.values() if width.half <= target]
+    floors = [width.half for width in widths.values() if width.half > target and width.enough]
     lines = [f"{counted(len(reached), 'model')} within \u00b1 {percent(target)}"]
     if floors:
         lines.append(
             f"{counted(len(floors), 'model')} within \u00b1 {percent(max(floors))}, the error of "
             "composing a latency from bricks: no visit reduces it, 'dlbricks measure MODEL' does"
         )
-    lines += [f"{name}: not known, since a brick is not measured" for name in report.widths if name not in known]
-    wide = [(name, width.half) for name, width in known.items() if not width.enough]
+    lines += [f"{name}: not known, since a brick is not measured" for name in report.widths if name not in widths]
+    wide = [(name, width.half) for name, width in widths.items() if not width.enough]
     return lines + [
         f"{name}: only \u00b1 {percent(half)}; give it more --visits or a longer --budget" for name, half in wide
     ]
@@ -135,11 +135,11 @@ def _summed(failures: Sequence[Row]) -> list[Row]:
 
 def _algorithms(report: RunReport) -> list[str]:
     """Return the counts of the runtime's other algorithms, if any were requested."""
-    known, without = report.algorithms_reused, len(report.algorithm_failures)
-    if not (known or without or report.algorithms or report.algorithms_remaining):
+    reused, without = report.algorithms_reused, len(report.algorithm_failures)
+    if not (reused or without or report.algorithms or report.algorithms_remaining):
         return []
     failed = sum(failure.kind != "unsupported" for failure in report.algorithm_failures)
-    counts = f"other algorithms: {known} skipped (measured before), {without - failed} not offered, {failed} failed"
+    counts = f"other algorithms: {reused} skipped (measured before), {without - failed} not offered, {failed} failed"
     return [counts if report.dry_run else f"{counts}, {report.algorithms} measured"]
 
 
@@ -158,8 +158,8 @@ def _held(costs: RunCosts) -> list[str]:
     """Return a line if the device throttled its clocks in some sessions."""
     if not costs.again and not costs.throttled:
         return []
-    again, kept = counted(costs.again, "session"), counted(costs.throttled, "session")
-    return [f"throttled: power or temperature held clocks back; {again} taken again, {kept} kept all the same"]
+    again, throttled = counted(costs.again, "session"), counted(costs.throttled, "session")
+    return [f"throttled: power or temperature held clocks back; {again} taken again, {throttled} kept all the same"]
 
 
 def _profiled(report: ProfileReport | None) -> list[str]:
@@ -178,12 +178,12 @@ def _profiled(report: ProfileReport | None) -> list[str]:
 
 def _left(report: RunReport) -> str:
     """Write the number of bricks, models and algorithms that are not measured yet."""
-    left = [str(report.remaining)]
+    counts = [str(report.remaining)]
     if report.models_remaining:
-        left.append(counted(report.models_remaining, "whole model"))
+        counts.append(counted(report.models_remaining, "whole model"))
     if report.algorithms_remaining:
-        left.append(f"{report.algorithms_remaining} with other algorithms")
-    return " and ".join(left)
+        counts.append(f"{report.algorithms_remaining} with other algorithms")
+    return " and ".join(counts)
 
 
 def _brick_or_model(name: str) -> str:

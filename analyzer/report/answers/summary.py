@@ -63,8 +63,8 @@ def _changes(section: Section) -> str:
         titles = [section.findings[number].title.rstrip(".") for number in section.joint.findings]
         together = " together" if len(titles) > 1 else ""
         parts.append(f"{', '.join(titles)}: proven to save {percent(section.joint.share)}{together}")
-    for _, found in section.predicted[:1]:
-        parts.append(f"{found.title.rstrip('.')}: predicted to save {percent(found.share)}")
+    for _, finding in section.predicted[:1]:
+        parts.append(f"{finding.title.rstrip('.')}: predicted to save {percent(finding.share)}")
     nothing = "not analysed" if section.findings is None else "no saving is proven or predicted"
     return "; ".join(parts) or nothing
 

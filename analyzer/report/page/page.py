@@ -188,7 +188,7 @@ def _environment() -> Environment:
     compiled = cache_folder() / "pages"  # compiling takes a fifth of a second
     with suppress(OSError):
         compiled.mkdir(parents=True, exist_ok=True)
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader(__package__ or "", "templates"),
         bytecode_cache=FileSystemBytecodeCache(str(compiled)) if os.access(compiled, os.W_OK) else None,
         autoescape=True,
@@ -196,8 +196,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    made.filters |= {
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters |= {
         "ms": milliseconds,
         "margin": margin,
         "percent": _percent,
@@ -208,7 +208,7 @@ def _environment() -> Environment:
         "proven": _proven,
         "within": _within,
     }
-    return made
+    return environment
 
 
 # System, stack and conditions of a model's measurements as rows of words, with their database keys.
@@ -251,7 +251,7 @@ def spelt_stack(stack: Stack) -> str:
 def figures_of(section: Section) -> list[Fact]:
     """Return the latencies of a model with their intervals; unknown ones have a reason."""
     entry, truth = section.estimate, section.truth
-    found = {} if truth is None else {"model": truth.key, "measurement": truth.id}
+    keys = {} if truth is None else {"model": truth.key, "measurement": truth.id}
     whole = _facts_within(entry.truth.ms, entry.truth.ci95_ms)
     quiet, seen = entry.truth.undisturbed_ms, entry.truth.ratio
     rows = [
@@ -259,7 +259,7 @@ def figures_of(section: Section) -> list[Fact]:
             "Measured",
             whole or "not measured",
             "" if quiet is None or truth is None else _undisturbed(quiet, truth.quiet),
-            found,
+            keys,
         ),
         Fact(
             "Estimate from bricks",
@@ -283,7 +283,7 @@ def figures_of(section: Section) -> list[Fact]:
     if start is not None:
         both = start.load_ms + start.first_run_ms
         parts = f"{milliseconds(start.load_ms)} ms and {milliseconds(start.first_run_ms)} ms"
-        rows.append(Fact("Load and first run", _ms(both) or "", f"{parts}: {inferences(start.runs)}", found))
+        rows.append(Fact("Load and first run", _ms(both) or "", f"{parts}: {inferences(start.runs)}", keys))
     return rows
 
 
@@ -318,14 +318,14 @@ def facts_of(section: Section) -> Iterator[Fact]:
     place, cutting = entry.place, entry.model.cutting
     if model is not None:
         bound = ", ".join(f"{name} = {value}" for name, value in entry.model.bound.items())
-        own = sum(1 for _ in model.own.live)
+        layer_count = sum(1 for _ in model.own.live)
         sequences = len(entry.parts.sequences)
         cut = f"{counted(sequences, 'sequence')} of at most {counted(cutting.granularity, 'layer')}"
         if cutting.graph == "runtime":
             cut = f"{counted(sequences, 'node')} of the executed graph"
         yield Fact(
             "Model",
-            f"{counted(own, 'layer')} at inference; {cut}, {entry.parts.unique} of them unique",
+            f"{counted(layer_count, 'layer')} at inference; {cut}, {entry.parts.unique} of them unique",
             bound,
             {"model": model.own.key},
         )
@@ -485,11 +485,11 @@ def _chart(row: Mapping[str, Any], *, rate: bool) -> Row:
 
 def _apart(sizes: Sequence[int], octaves: float) -> list[int]:
     """Return the sizes with labels that do not overlap; the largest is among them."""
-    kept: list[int] = []
+    labelled: list[int] = []
     for length in reversed(sizes):
-        if not kept or math.log2(kept[-1] / length) / octaves >= _CLOSE:
-            kept.append(length)
-    return kept[::-1]
+        if not labelled or math.log2(labelled[-1] / length) / octaves >= _CLOSE:
+            labelled.append(length)
+    return labelled[::-1]
 
 
 def _step(least: float) -> float:

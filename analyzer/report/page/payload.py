@@ -33,7 +33,7 @@ for a single sequence), and the blocks of one repetition (none for a single sequ
 
 
 def outline(keys: Sequence[Hashable], offset: int = 0) -> list[OutlineBlock]:
-    """Fold adjacent repetitions, from left to right, the widest first (O(n * ``_LONGEST``)).
+    """Fold adjacent repetitions, from left to right, the widest first (O(n * ``_LONGEST_BLOCK``)).
 
     Args:
         keys: Identity of each sequence.
@@ -52,21 +52,21 @@ def outline(keys: Sequence[Hashable], offset: int = 0) -> list[OutlineBlock]:
     equal: dict[int, list[int]] = {}
     for width in widths:
         run = [0] * (size + 1)
-        for place in range(size - width - 1, -1, -1):
-            run[place] = run[place + 1] + 1 if keys[place] == keys[place + width] else 0
+        for position in range(size - width - 1, -1, -1):
+            run[position] = run[position + 1] + 1 if keys[position] == keys[position + width] else 0
         equal[width] = run
-    found: list[OutlineBlock] = []
-    place = 0
-    while place < size:
+    blocks: list[OutlineBlock] = []
+    position = 0
+    while position < size:
         best_width, best_count = 1, 1
         for width in widths:
-            count = equal[width][place] // width + 1
+            count = equal[width][position] // width + 1
             if count > 1 and count * width > best_count * best_width:
                 best_width, best_count = width, count
-        inside = outline(keys[place : place + best_width], offset + place) if best_width > 1 else []
-        found.append((offset + place, best_width, best_count, inside))
-        place += best_width * best_count
-    return found
+        inside = outline(keys[position : position + best_width], offset + position) if best_width > 1 else []
+        blocks.append((offset + position, best_width, best_count, inside))
+        position += best_width * best_count
+    return blocks
 
 
 # When each sequence of a model would run, if branches ran at once.
@@ -90,8 +90,8 @@ def at_once(quotient: Quotient, latencies: Sequence[float]) -> list[tuple[float,
         starts[position] = max((starts[index] + latencies[index] for index in before), default=0.0)
     lanes = [0] * len(latencies)
     ends: list[float] = []
-    place = {position: number for number, position in enumerate(quotient.order)}
-    for position in sorted(quotient.order, key=lambda index: (starts[index], place[index])):
+    ranks = {position: number for number, position in enumerate(quotient.order)}
+    for position in sorted(quotient.order, key=lambda index: (starts[index], ranks[index])):
         lane = next((lane for lane, end in enumerate(ends) if end <= starts[position]), len(ends))
         end = starts[position] + latencies[position]
         if lane == len(ends):
@@ -126,9 +126,9 @@ def data_of(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
     number = {key: index for index, key in enumerate(first)}
     schedule: list[tuple[float, int]] = []
     latencies = [row.sequence.latency_ms for row in rows]
-    known = [ms for ms in latencies if ms is not None]
-    if section.quotient is not None and len(known) == len(rows):
-        schedule = at_once(section.quotient, [max(0.0, ms) for ms in known])
+    known_ms = [ms for ms in latencies if ms is not None]
+    if section.quotient is not None and len(known_ms) == len(rows):
+        schedule = at_once(section.quotient, [max(0.0, ms) for ms in known_ms])
     return {
         "name": clipped(section.name),
         "bricks": [_brick(row) for row in first.values()],
@@ -180,12 +180,12 @@ def _under(roof: LayerRoof | None) -> Row:
 
 def _roofs(section: Section) -> Mapping[str, Any] | None:
     """Return the ceilings, in 10^9 per second; None if they are unknown."""
-    found = section.estimate.roofline.bricks
-    if found is None or not found.ceilings.known or found.ceilings.compute is None:
+    roofline = section.estimate.roofline.bricks
+    if roofline is None or not roofline.ceilings.known or roofline.ceilings.compute is None:
         return None
     return {
-        "compute": _rounded(found.ceilings.compute.rate.best / _GIGA),
-        "levels": [[name, _rounded(ceiling.rate.best / _GIGA)] for name, ceiling in found.ceilings.levels],
+        "compute": _rounded(roofline.ceilings.compute.rate.best / _GIGA),
+        "levels": [[name, _rounded(ceiling.rate.best / _GIGA)] for name, ceiling in roofline.ceilings.levels],
     }
 
 
@@ -259,8 +259,8 @@ def operators(rows: Sequence[LayerRow]) -> list[Operator]:
             totals.setdefault(row.operator, []).append(row.sequence.latency_ms)
     sums = {name: math.fsum(values) for name, values in totals.items()}
     whole = math.fsum(sums.values())
-    found = [Operator(name, ms, ms / whole if whole > 0 else 0.0, counts[name]) for name, ms in sums.items()]
-    return sorted(found, key=lambda operator: -operator.ms)
+    operator_times = [Operator(name, ms, ms / whole if whole > 0 else 0.0, counts[name]) for name, ms in sums.items()]
+    return sorted(operator_times, key=lambda operator: -operator.ms)
 
 
 def headline(section: Section, rows: Sequence[LayerRow]) -> Headline:
@@ -308,14 +308,14 @@ def recurring(sections: Sequence[Section]) -> list[dict[str, Any]]:
     for section in sections:
         for finding in (finding for finding in section.findings or () if not finding.at_most):
             kinds.setdefault(finding.kind, []).append((section.name, finding))
-    found = []
+    records = []
     for kind, pairs in kinds.items():
         largest = max((finding for _, finding in pairs), key=lambda finding: finding.saving_ms)
         proven = math.fsum(finding.proven_ms or 0.0 for _, finding in pairs if not finding.unproven)
         predicted = math.fsum(finding.saving_ms for _, finding in pairs if finding.proof is None)
         row = {"kind": kind, "title": largest.title, "models": len({name for name, _ in pairs}), "count": len(pairs)}
-        found.append({**row, "proven_ms": proven, "predicted_ms": predicted})
-    return sorted(found, key=lambda row: (-row["proven_ms"], -row["predicted_ms"]))
+        records.append({**row, "proven_ms": proven, "predicted_ms": predicted})
+    return sorted(records, key=lambda row: (-row["proven_ms"], -row["predicted_ms"]))
 
 
 def overview_data(sections: Sequence[Section], rows: Mapping[str, Sequence[LayerRow]]) -> Row:

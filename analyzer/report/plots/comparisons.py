@@ -111,19 +111,19 @@ def _explain(figure: Figure, rivals: Sequence[Rival], *, hatched: bool) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    known = [rival for _, rival, _ in rivals if rival.ratio is not None]
-    verdicts = {rival.verdict or "UNCLEAR" for rival in known}
+    compared = [rival for _, rival, _ in rivals if rival.ratio is not None]
+    verdicts = {rival.verdict or "UNCLEAR" for rival in compared}
     handles: list[Line2D | Patch] = [
         Line2D([], [], marker="o", color=colour, linestyle="", label=verdict)
         for verdict, colour in _COLOURS.items()
         if verdict in verdicts
     ]
-    if any(rival.pair.apart for rival in known):
+    if any(rival.pair.apart for rival in compared):
         hollow = Line2D([], [], marker="o", color="black", markerfacecolor="white", linestyle="")
         hollow.set_label("hollow: measured apart")
         handles.append(hollow)
     doubtful = hatched and any(gain is not None and rival.verdict == "UNCLEAR" for _, rival, gain in rivals)
-    hatches = [*["no ratio"] * (len(known) < len(rivals)), *["may be chance"] * doubtful]
+    hatches = [*["no ratio"] * (len(compared) < len(rivals)), *["may be chance"] * doubtful]
     if hatches:
         handles.append(Patch(facecolor="white", edgecolor=GREY, hatch=_HATCH, label=", or ".join(hatches)))
     figure.legend(
@@ -152,8 +152,8 @@ def _draw_gains(axes: Axes, rivals: Sequence[Rival], *, hatched: bool) -> None:
     axes.axvline(0, color=GREY, linewidth=1)
     gains = [gain_ms for _, _, gain_ms in rivals if gain_ms]
     if not gains:
-        known = any(gain_ms is not None for _, _, gain_ms in rivals)
-        text = "no brick is faster\non the other side" if known else "no brick is\nmeasured on both"
+        any_measured = any(gain_ms is not None for _, _, gain_ms in rivals)
+        text = "no brick is faster\non the other side" if any_measured else "no brick is\nmeasured on both"
         axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color=GREY)
         axes.set_xlim(0, 1)
         axes.set_xticks([])

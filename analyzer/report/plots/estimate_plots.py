@@ -39,9 +39,9 @@ def _draw_latencies(axes: Axes, models: Sequence[Estimate]) -> None:
     rows = range(len(models))
     for row, model in zip(rows, models, strict=True):
         latencies = (model.sums.sequential_ms, model.sums.critical_path_ms, model.truth.ms, model.latency.ms)
-        known = [latency for latency in latencies if latency is not None]
-        if len(known) > 1:
-            axes.plot([min(known), max(known)], [row, row], color="#CFD8DC", linewidth=3, solid_capstyle="round")
+        known_ms = [latency for latency in latencies if latency is not None]
+        if len(known_ms) > 1:
+            axes.plot([min(known_ms), max(known_ms)], [row, row], color="#CFD8DC", linewidth=3, solid_capstyle="round")
         if model.latency.ci95_ms is not None and model.latency.ms is not None:
             axes.plot(model.latency.ci95_ms, [row, row], color=GREEN, linewidth=1.4)
     series = (
@@ -109,8 +109,8 @@ def _explain_ratios(axes: Axes, models: Sequence[Estimate]) -> None:
     )
     drawn = [
         axes.plot([], [], "s", color=colour, markerfacecolor=face, label=label)[0]
-        for label, colour, face, found in kinds
-        if found
+        for label, colour, face, present in kinds
+        if present
     ]
     if drawn:
         axes.legend(
