@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,7 +22,7 @@ from ..errors import DlbricksError, UsageError
 from ..version import __version__
 from . import options as shared
 from .answering import analyze, improve, predict, report, tokens
-from .console import answer, note, watched
+from .console import answer, judgements, note, standing, watched
 from .fleet import fleet
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, each_measured, estimate, history, kernels
@@ -33,6 +34,7 @@ from .models import (
     custom_ops_option,
     flag,
     known_models,
+    limit_of,
     model_arguments,
     open_suite,
     option,
@@ -41,6 +43,7 @@ from .models import (
 from .storage import db, manifest, reproduce
 
 if TYPE_CHECKING:
+    from ..analyzer.limits import Limit
     from ..db import Store
     from ..generator.measurement.run import RunReport
 
@@ -226,15 +229,25 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @shared.since_option
 @shared.node_options
 @flag("--kernels", "Also record the kernels, in a separate pass after timing.")
+@option(
+    "--fail-on limits",
+    "End with exit code 4 if a figure crosses the limit, 5 if it cannot be told: 'latency>10ms', 'p99>15ms', "
+    "'load>2s', 'size>50MB'; repeatable.",
+    limit_of("latency", "p50", "p90", "p99", "load", "first-run", "size"),
+    multiple=True,
+    metavar="LIMIT",
+)
 @shared.measuring_options
-def measure(*, threads: tuple[int, ...], budget_s: float | None, database: str, **options: Any) -> None:
+def measure(
+    *, threads: tuple[int, ...], budget_s: float | None, limits: tuple[Limit, ...], database: str, **options: Any
+) -> None:
     """Measure whole models: the ground truth.
 
     \b
     Example:
-        dlbricks measure squeezenet --threads 2
+        dlbricks measure squeezenet --threads 2 --fail-on 'latency>10ms'
     """
-    from ..analyzer.report.answers.runs import measure_answer
+    from ..analyzer.report.answers.runs import measure_answer, measured_figures
     from ..db.merging import open_for_results
     from ..generator.measurement.measure import measure as measure_models
 
@@ -245,7 +258,11 @@ def measure(*, threads: tuple[int, ...], budget_s: float | None, database: str, 
             threads, sources, budget_s, progress,
             lambda number, models, share_s: measured(models=models, threads=number, budget_s=share_s),
         )  # fmt: skip
-    answer(measure_answer(*reports), complete=all(report.complete for report in reports))
+    figures = measured_figures(reports, sources) if limits else {}
+    judged = judgements(limits, figures)
+    result = measure_answer(*reports)
+    result = replace(result, summary=[*(judgement.line for judgement in judged), *result.summary])
+    answer(result, complete=all(report.complete for report in reports), **standing(judged))
 
 
 _MORE = (

@@ -11,7 +11,7 @@ import functools
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
+    from ..analyzer.limits import Figure, Judgement, Limit
     from ..generator.progress import Progress
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -32,8 +33,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 INCOMPLETE = 3
 """Exit code of a command that did its work, but not all of it."""
 
-CROSSED = 4
-"""Exit code of a command whose result is beyond a limit given with ``--fail-on``."""
+CROSSED, UNDECIDED = 4, 5
+"""Exit codes of a command whose result is beyond a limit given with ``--fail-on``, and of one that cannot tell."""
 
 _REDRAW_S = 0.1
 """Drawing more often than this costs time between samples and shows nothing new."""
@@ -90,10 +91,11 @@ def watched() -> Reporter:
     return Reporter(quiet=is_quiet())
 
 
-def answer(result: Answer, *, complete: bool = True, crossed: bool = False) -> None:
+def answer(result: Answer, *, complete: bool = True, crossed: bool = False, undecided: bool = False) -> None:
     """Write a command's answer to stdout; if every result is an error, write the errors to stderr.
 
-    The exit code is 4 for a crossed limit, 3 for an incomplete answer, and 1 without any success.
+    The exit code is 4 for a crossed limit, 5 for one of which it cannot be told, 3 for an incomplete answer, and 1
+    without any success.
     """
     form = _option("form")
     if form == Format.TABLE and (errors := only_errors(result)):
@@ -103,9 +105,26 @@ def answer(result: Answer, *, complete: bool = True, crossed: bool = False) -> N
     click.echo(render(result, form, width=_width()), nl=False)
     if crossed:
         click.get_current_context().exit(CROSSED)
+    if undecided:
+        click.get_current_context().exit(UNDECIDED)
     if not complete:
         failed = result.results and all(row.get("error") is not None for row in result.results)
         click.get_current_context().exit(1 if failed else INCOMPLETE)
+
+
+def judgements(limits: Sequence[Limit], figures: Mapping[str, Mapping[str, Figure]]) -> list[Judgement]:
+    """Hold limits against figures; without limits nothing is loaded."""
+    if not limits:
+        return []
+    from ..analyzer.limits import judged_limits
+
+    return judged_limits(limits, figures)
+
+
+def standing(judged: Sequence[Judgement]) -> dict[str, bool]:
+    """Return the arguments of ``answer`` that say whether a limit is crossed, and whether that cannot be told."""
+    standings = {str(judgement.standing) for judgement in judged}
+    return {"crossed": "crossed" in standings, "undecided": "cannot tell" in standings}
 
 
 def _width() -> int:

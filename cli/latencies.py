@@ -16,11 +16,12 @@ import click
 from ..analyzer.report.units import counted
 from ..errors import UsageError
 from . import options as shared
-from .console import Reporter, answer, draw, most_rows, note, watched
-from .models import PLACE, flag, model_arguments, moment, option, seconds, take_models, whole_models
+from .console import Reporter, answer, draw, judgements, most_rows, note, standing, watched
+from .models import PLACE, flag, limit_of, model_arguments, moment, option, seconds, take_models, whole_models
 
 if TYPE_CHECKING:
     from ..analyzer.estimation.estimates import Estimates
+    from ..analyzer.limits import Limit
     from ..constructor.result import Estimate
     from ..generator.measurement.measure import MeasureReport
     from ..generator.measurement.run import RunReport
@@ -168,6 +169,18 @@ def kernels(*, database: str, **options: Any) -> None:
     answer(kernels_answer(executed_kernels, most=most_rows()), complete=executed_kernels.complete)
 
 
+_VERDICTS = ("slower", "faster", "unclear")
+
+
+def _verdict_or_limit(text: str) -> str | Limit:
+    """Return a verdict as it is written, or a limit on the new file."""
+    if text in _VERDICTS:
+        return text
+    if text.isalpha():
+        raise click.BadParameter(f"{text!r} is no verdict; write {', '.join(_VERDICTS)} or a limit: 'size>50MB'")
+    return limit_of("difference", "size")(text)
+
+
 @click.command()
 @model_arguments
 @option(
@@ -190,9 +203,11 @@ def kernels(*, database: str, **options: Any) -> None:
 @shared.wait_option
 @option(
     "--fail-on",
-    "End with exit code 4 if a model has this verdict; repeatable.",
-    click.Choice(["slower", "faster", "unclear"]),
+    "End with exit code 4 for a verdict: slower, faster, unclear. Two files: also for limits 'difference>1e-3', "
+    "'size>50MB' of the new one, and with 5 if it cannot be told whether it is slower; repeatable.",
+    _verdict_or_limit,
     multiple=True,
+    metavar="VERDICT|LIMIT",
 )
 @shared.plot_option
 @shared.stored_options
@@ -201,7 +216,7 @@ def compare(
     by: str | None,
     layers: bool,
     budget_s: float,
-    fail_on: tuple[str, ...],
+    fail_on: tuple[str | Limit, ...],
     plot: Path | None,
     database: str,
     **options: Any,
@@ -209,7 +224,7 @@ def compare(
     """Two files, or stored frameworks, options, systems or runs: SAME, FASTER, SLOWER or UNCLEAR.
 
     Two files are run alternately on this machine until the verdict is clear; nothing needs to be stored. With --fail-on
-    the command also ends with exit code 4 if a difference that matters could have been missed.
+    the command ends with exit code 5 if a difference that matters could have been missed.
 
     \b
     Example:
@@ -218,6 +233,9 @@ def compare(
     if by == "file" or (by is None and _two_files(options["models"])):
         _gate(options, budget_s, fail_on)
         return
+    if limit := next((limit for limit in fail_on if not isinstance(limit, str)), None):
+        raise UsageError(f"{limit.text!r} is a limit on two files, and stored results are compared",
+                         remedy="use 'measure --fail-on', or give two files")  # fmt: skip
     from ..analyzer.comparison.compare import compare as compare_stored
     from ..analyzer.report.answers.comparison import comparison_answer
     from ..db import Store
@@ -239,9 +257,9 @@ _STORED = ("base", "other", "system", "stack", "cache", "layers", "all", "plot")
 """Options of ``compare`` that two files, which run now, do not have."""
 
 
-def _gate(options: dict[str, Any], budget_s: float, fail_on: tuple[str, ...]) -> None:
+def _gate(options: dict[str, Any], budget_s: float, fail_on: tuple[str | Limit, ...]) -> None:
     from ..analyzer.comparison.gate import gate
-    from ..analyzer.report.answers.comparison import gate_answer
+    from ..analyzer.report.answers.comparison import gate_answer, gate_figures
     from ..db.values import NATIVE
     from ..generator.backends.custom_ops import asked
 
@@ -261,8 +279,17 @@ def _gate(options: dict[str, Any], budget_s: float, fail_on: tuple[str, ...]) ->
             budget_s=budget_s,
             progress=progress,
         )
-    crossed = str(comparison.verdict).lower() in fail_on or (bool(fail_on) and comparison.blind)
-    answer(gate_answer(comparison), complete=comparison.complete, crossed=crossed)
+    limits = [limit for limit in fail_on if not isinstance(limit, str)]
+    verdicts = {word for word in fail_on if isinstance(word, str)}
+    judged = judgements(limits, {comparison.new: gate_figures(comparison, sources[1])} if limits else {})
+    of_limits = standing(judged)
+    result = gate_answer(comparison)
+    answer(
+        dataclasses.replace(result, summary=[*(judgement.line for judgement in judged), *result.summary]),
+        complete=comparison.complete,
+        crossed=of_limits["crossed"] or str(comparison.verdict).lower() in verdicts,
+        undecided=of_limits["undecided"] or (bool(verdicts) and comparison.blind),
+    )
 
 
 @click.command()

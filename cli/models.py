@@ -17,6 +17,7 @@ from ..errors import UsageError
 from .console import Command, note
 
 if TYPE_CHECKING:
+    from ..analyzer.limits import Limit
     from ..bricks.suite.suite import Suite
     from ..models import ModelSource
 
@@ -134,6 +135,24 @@ def share(text: str) -> float:
     if value > 1 and not unit:
         raise click.BadParameter(f"{text!r} is a share above 1; write {value:g}% or {100 * value:g}%")
     return value
+
+
+def limit_of(*figures: str) -> Callable[[str], Limit]:
+    """Return a reader of limits on figures of ``FIGURES``, for ``--fail-on``."""
+
+    def read(text: str) -> Limit:
+        from ..analyzer.limits import parse_limit
+
+        return parse_limit(text, {name: FIGURES[name] for name in figures})
+
+    return read
+
+
+FIGURES = {
+    "latency": "ms", "p50": "ms", "p90": "ms", "p99": "ms", "load": "ms", "first-run": "ms", "size": "MB",
+    "difference": "",
+}  # fmt: skip
+"""Canonical unit of each figure that limits can name."""
 
 
 def saving(text: str) -> float:

@@ -263,6 +263,14 @@ def fingerprint(source: ModelSource) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def file_bytes(source: ModelSource) -> int | None:
+    """Return the bytes of a model's file and of its external data; None for a model without a file."""
+    if source.path is None:
+        return None
+    _, external = _content(source.path, *_state(source.path))
+    return sum(_state(file)[0] for file in (source.path, *(source.path.parent / location for location in external)))
+
+
 def _of_file(path: Path) -> list[object]:
     sha256, external = _content(path, *_state(path))
     return ["file", sha256, *([location, *_state(path.parent / location)] for location in external)]

@@ -61,6 +61,11 @@ class MeasureRow:
         return None if self.measurement is None else _ms(self.measurement.undisturbed_ns)
 
     @property
+    def p50_ms(self) -> float | None:
+        """Half of the executions are at most this long."""
+        return None if self.measurement is None else _ms(self.measurement.summary.median_ns)
+
+    @property
     def p90_ms(self) -> float | None:
         """90 % of the executions are at most this long."""
         return None if self.measurement is None else _ms(self.measurement.summary.p90_ns)
@@ -95,8 +100,8 @@ class MeasureRow:
 
 
 _COLUMNS = (
-    "name", "key", "backend", "latency_ms", "ci95_ms", "undisturbed_ms", "p90_ms", "p99_ms", "load_ms", "first_run_ms",
-    "verdict", "error",
+    "name", "key", "backend", "latency_ms", "ci95_ms", "undisturbed_ms", "p50_ms", "p90_ms", "p99_ms", "load_ms",
+    "first_run_ms", "verdict", "error",
 )  # fmt: skip
 
 

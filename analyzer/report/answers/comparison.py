@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ....models.source import file_bytes
 from ....tabular import Field, columns_of, fields, record_of
 from ...comparison.gate import FIELDS
 from ...history.changes import MEAN, UNDISTURBED
+from ...limits import Figure
 from ...shell import shell_command
 from ..tables import FORM, MOST, Answer, at_most, form_cells, table_lines, unlisted
 from ..units import counted, milliseconds, ratio_within
 
 if TYPE_CHECKING:
+    from ....models import ModelSource
     from ....tabular import Row
     from ...advice import Advice, ModelAdvice
     from ...comparison.compare import Comparison, ModelComparison
@@ -29,6 +33,11 @@ _APART = (
 )
 
 _UNDISTURBED = "different runs: latencies and ratios on a quiet machine (--json has the means)"
+
+_MB = 1e6
+
+_FAR_APART = 0.1
+"""Difference of outputs that neither rounding nor usual quantisation explains."""
 
 _REASONS = 5
 """Different reasons why bricks are missing that are listed per pair."""
@@ -75,6 +84,23 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
     )
 
 
+def _outputs_apart(error: float) -> str:
+    """Return how far the outputs of two files differ."""
+    if not math.isfinite(error):
+        return "they are two different models: an output is missing, or has another shape"
+    told = f"their outputs differ by at most {error:.1e} of the largest value"
+    return f"{told}: perhaps they are two different models" if error > _FAR_APART else told
+
+
+def gate_figures(comparison: Gate, new: ModelSource) -> dict[str, Figure]:
+    """Return the figures of a new file that limits can name."""
+    size = file_bytes(new)
+    return {
+        "difference": Figure(comparison.largest_error),
+        "size": Figure(None if size is None else size / _MB),
+    }
+
+
 def gate_answer(comparison: Gate) -> Answer:
     """Return the answer of ``compare`` with two files."""
     power = f"differences of {comparison.detectable:.1%} and more are found with 80% probability"
@@ -82,7 +108,11 @@ def gate_answer(comparison: Gate) -> Answer:
         f"{comparison.processes} processes, {counted(comparison.visits, 'visit')} of each model, "
         f"{comparison.wall_s:.0f} s"
     )
-    summary = [comparison.reason, effort if comparison.blind else f"{effort}; {power}"]
+    summary = [
+        comparison.reason,
+        _outputs_apart(comparison.largest_error),
+        effort if comparison.blind else f"{effort}; {power}",
+    ]
     return Answer.of(
         comparison.records(),
         columns=columns_of(FIELDS, "new", "old", "old_ms", "new_ms", "ratio", "verdict"),

@@ -8,9 +8,11 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from ....generator.measurement.measure import MeasureReport, measure_records
+from ....generator.measurement.measure import MeasureReport, MeasureRow, measure_records
 from ....generator.measurement.run import RunReport, run_records
+from ....models.source import file_bytes
 from ....tabular import Field, Row
+from ...limits import Figure
 from ..tables import Answer, dimension_lines, table_lines
 from ..units import counted, duration, percent, short
 
@@ -20,9 +22,12 @@ if TYPE_CHECKING:
     from ....generator.fleet.status import FleetStatus
     from ....generator.measurement.execution import ProfileReport
     from ....generator.measurement.pace import RunCosts
+    from ....models import ModelSource
 
 
 Report = TypeVar("Report", bound=RunReport | MeasureReport)
+
+_MB = 1e6
 
 _STEADIER = "quiet the machine, or give it more visits: --again noisy with --visits 96 or a longer --budget"
 
@@ -210,6 +215,26 @@ def measure_answer(*reports: MeasureReport) -> Answer:
         ],
         summary=_in_parts(reports, _remarks),
     )
+
+
+def measured_figures(reports: Sequence[MeasureReport], sources: Sequence[ModelSource]) -> dict[str, dict[str, Figure]]:
+    """Return the figures of measured models that limits can name, by model."""
+    sizes = {source.name: file_bytes(source) for source in sources if source.problem is None}
+    return {
+        row.name: _figures(row, sizes.get(row.name.partition("@t")[0])) for report in reports for row in report.rows
+    }
+
+
+def _figures(row: MeasureRow, size: int | None) -> dict[str, Figure]:
+    return {
+        "latency": Figure(row.latency_ms, row.ci95_ms),
+        "p50": Figure(row.p50_ms),
+        "p90": Figure(row.p90_ms),
+        "p99": Figure(row.p99_ms),
+        "load": Figure(row.load_ms),
+        "first-run": Figure(row.first_run_ms),
+        "size": Figure(None if size is None else size / _MB),
+    }
 
 
 def _remarks(report: MeasureReport) -> list[str]:

@@ -73,10 +73,27 @@ def test_a_blind_gate_does_not_pass(cli, branches: Path, here: Path, monkeypatch
     done = cli("compare", branches, copy, "--fail-on", "slower", "--json")
     shown = cli("compare", branches, copy)
 
-    assert (done.code, shown.code) == (4, 3)
+    assert (done.code, shown.code) == (5, 3)
     (row,) = json.loads(done.out)["results"]
     assert (row["verdict"], row["detectable"]) == ("UNCLEAR", None)
     assert "--budget" in row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "code", "told"),
+    [("size>0.1kB", 4, "crossed"), ("size>1GB", 3, "kept"), ("size>5", 2, "kB or MB or GB"), ("latency>1ms", 2, "size")],
+)
+def test_a_limit_on_the_new_file_is_told(
+    cli, branches: Path, here: Path, monkeypatch, limit: str, code: int, told: str
+):
+    monkeypatch.setattr(module, "MOST", FEWEST - 1)
+    copy = here / "copy.onnx"
+    copy.write_bytes(branches.read_bytes())
+
+    done = cli("compare", branches, copy, "--fail-on", limit)
+
+    assert done.code == code
+    assert told in done.out + done.err
 
 
 @pytest.mark.slow

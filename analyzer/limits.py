@@ -1,0 +1,148 @@
+"""Absolute limits on figures, as teams gate on them: ``latency>10ms``, ``size>50MB``, ``difference>1e-3``.
+
+A limit inside the interval of its figure can neither be said to hold nor to be crossed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..errors import UsageError
+
+_UNITS: Mapping[str, Mapping[str, float]] = {
+    "ms": {"us": 1e-3, "ms": 1.0, "s": 1e3},
+    "MB": {"kB": 1e-3, "MB": 1.0, "GB": 1e3},
+    "": {"": 1.0},
+}
+"""Units of a figure by its canonical one, each with its factor."""
+
+_FORM = re.compile(r"([a-z][a-z0-9-]*)([<>])([0-9.]+(?:e[+-]?[0-9]+)?)([A-Za-z]*)")
+
+
+class Standing(StrEnum):
+    """A figure in relation to its limit."""
+
+    KEPT = "kept"
+    CROSSED = "crossed"
+    UNDECIDED = "cannot tell"
+    """The limit is inside the interval, or the figure was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure that a limit may name.
+
+    Attributes:
+        value: Its value in the canonical unit; None if it was not measured.
+        interval: Its 95 % interval; None if it has none.
+    """
+
+    value: float | None
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit on a figure.
+
+    Attributes:
+        figure: Name of the figure.
+        above: True if a larger value crosses it.
+        value: The limit in the figure's canonical unit.
+        text: As it was written.
+    """
+
+    figure: str
+    above: bool
+    value: float
+    text: str
+
+    def judge(self, figure: Figure) -> Standing:
+        """Return whether a figure crosses the limit; its whole interval must stand on one side."""
+        if figure.value is None:
+            return Standing.UNDECIDED
+        low, high = figure.interval or (figure.value, figure.value)
+        if not self.above:
+            low, high = -high, -low
+        limit = self.value if self.above else -self.value
+        return Standing.CROSSED if low > limit else Standing.KEPT if high <= limit else Standing.UNDECIDED
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A limit and the result that it was held against.
+
+    Attributes:
+        name: The model.
+        limit: The limit.
+        figure: The figure.
+        standing: Whether it crosses the limit.
+    """
+
+    name: str
+    limit: Limit
+    figure: Figure
+    standing: Standing
+
+    @property
+    def line(self) -> str:
+        """The judgement in a line, with what would decide it."""
+        value, interval = self.figure.value, self.figure.interval
+        if value is None:
+            return f"{self.name}: {self.limit.text}: cannot tell, since it was not measured"
+        within = "" if interval is None else f" ({interval[0]:.4g} to {interval[1]:.4g})"
+        told = f"{self.name}: {self.limit.text}: {self.standing}: it is {value:.4g}{within}"
+        return f"{told}; more visits narrow it (--budget)" if self.standing is Standing.UNDECIDED else told
+
+
+def parse_limit(text: str, units: Mapping[str, str]) -> Limit:
+    """Return the limit that a text says.
+
+    Args:
+        text: ``FIGURE>NUMBER UNIT`` or ``FIGURE<NUMBER UNIT``.
+        units: Canonical unit of each figure that the command has.
+
+    Raises:
+        UsageError: The figure is unknown, or its unit is missing or another one.
+    """
+    parts = _FORM.fullmatch(text.replace(" ", ""))
+    known = ", ".join(units)
+    if parts is None or parts[1] not in units:
+        raise UsageError(f"{text!r} is not a limit of this command", remedy=f"write FIGURE>VALUE, of {known}")
+    name, sign, number, unit = parts.groups()
+    factors = _UNITS[units[name]]
+    if unit not in factors:
+        example = f"{name}{sign}{number}{units[name]}"
+        expected = " or ".join(factors) if "" not in factors else "no unit"
+        raise UsageError(
+            f"{text!r} has the unit {unit or 'none'!r}: {name} has {expected}", remedy=f"write {example!r}"
+        )
+    try:
+        value = float(number)
+    except ValueError as error:
+        raise UsageError(f"{number!r} in {text!r} is not a number", remedy="write 10 or 1e-3") from error
+    return Limit(name, sign == ">", value * factors[unit], text)
+
+
+def judged_limits(limits: Sequence[Limit], figures: Mapping[str, Mapping[str, Figure]]) -> list[Judgement]:
+    """Hold every limit against each result.
+
+    Args:
+        limits: The limits.
+        figures: Figures by name, by model.
+    """
+    return [
+        Judgement(name, limit, own[limit.figure], limit.judge(own[limit.figure]))
+        for name, own in figures.items()
+        for limit in limits
+    ]
+
+
+def worst(judgements: Iterable[Judgement]) -> Standing:
+    """Return ``CROSSED`` if a limit is crossed, else ``UNDECIDED`` if one cannot be told, else ``KEPT``."""
+    standings = {judgement.standing for judgement in judgements}
+    order = (Standing.CROSSED, Standing.UNDECIDED)
+    return next((standing for standing in order if standing in standings), Standing.KEPT)
