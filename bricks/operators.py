@@ -177,7 +177,7 @@ class Operator:
         each: Formula and work of one output element; None if that is not all.
         traits: What else holds.
         shaped_by: What the shapes of its outputs depend on.
-        data: Slots of operands that are data; None for all. The others are sizes, indices and parameters.
+        data: Of moves and sums: slots of operands that are data; None for all. The others are sizes and indices.
         neutral: The second operand that changes nothing; None without one.
         parameters: Slots of weights, biases, and scales of normalisation and quantisation, whose values never enter a
             key. Zero points are none, because runtimes choose kernels by them.

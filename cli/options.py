@@ -227,7 +227,7 @@ pace_options = stacked(
         callback=_without_visits,
     ),
     option("--processes", "Worker processes that share the visits, one after the other.", POSITIVE, default=2),
-    option("--sessions", "Sessions of each process; each shuffles the order.", POSITIVE, default=2),
+    option("--sessions", "Sessions of each process; each has another order.", POSITIVE, default=2),
     option(
         "--priority",
         "Priority of workers while they time: as high as allowed, real time, or unchanged.",

@@ -95,13 +95,14 @@ def estimate(
         evidence: Their measurements from ``read_evidence``; replaces all following arguments.
         store: Database of brick latencies, if no evidence is given.
         query: Requested properties.
-        settings: Cut of the models, as for ``generate``; replaces the next four arguments.
+        settings: Cut of the models, as for ``generate``, in place of the next four arguments.
         granularity: Most layers in a sequence, as in the measured suite.
         overlap: Sequences begin at every layer; the cheapest cover is composed.
         connected: Sequences may be weakly connected windows.
         graph: Graph to decompose: the model's own (``source``); the graph executed by the installed runtime
             (``runtime``); or the model's own, cut along the fusions of an installed runtime
-            (``fused``). None: the first of these with a stored brick.
+            (``fused``). None: the first of source, runtime and fused
+            with a stored brick; with ``predict`` the runtime's best.
         oracle: Source of shapes that inference does not find; default: a worker, started on demand.
         predict: Predict unmeasured bricks from others (docs/explanation/prediction.md); not with evidence.
         **fields: Fields of a ``Query``, in place of those of ``query``.

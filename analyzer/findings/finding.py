@@ -15,8 +15,8 @@ class Remedy:
     """The remedy of a finding.
 
     Attributes:
-        action: Name of an action that ``proof`` can apply (``session_option``, ``threads``, ``rewrite``, ``precision``,
-            ``backend``); ``manual`` for an action by a person.
+        action: Name of an action that ``proof`` can apply (``session_option``, ``threads``, ``precision``, ``backend``);
+            ``manual`` for an action by a person.
         text: One sentence for people.
         settings: Arguments of the action: names and values of options, a number of threads, a backend, a precision.
         code: Lines to paste: a command, or Python; may be empty.
@@ -57,7 +57,7 @@ class Finding:
     """A missed optimisation of one model. Without a predicted saving it is an idea: only a trial shows what it saves.
 
     Attributes:
-        kind: Name of the analysis.
+        kind: Kind of the finding: the name of its analysis, of a remedy, or of the engine of a rewrite.
         title: The missed optimisation, in one line.
         remedy: The remedy.
         evidence: Reasons, each a sentence with numbers.
@@ -129,7 +129,7 @@ class Analysis:
     """One analysis.
 
     Attributes:
-        name: Kind of its findings.
+        name: Name of the analysis; usually the kind of its findings.
         requires: Required data: ``BRICKS``, ``LATENCY``.
         run: Returns its findings.
         ideas: Returns remedies to try without a prediction.

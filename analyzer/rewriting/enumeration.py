@@ -38,11 +38,15 @@ Shapes = Mapping[str, tuple[int, ...]]
 class ByElement:
     """Which values are functions of one integer value, element by element.
 
-    Args:
+    Attributes:
         name: The integer value, x.
         kind: Its type.
         shapes: Shapes of all values, x included.
         constants: Values that do not depend on x.
+        itself: Values that are x in another shape or type.
+        values: Values that are by element of x.
+        bounds: Constants that x is compared with.
+        rows: Rows of the smallest table that x is an index of; 0 without one.
     """
 
     name: str

@@ -1,8 +1,9 @@
 """The interface of a backend: a runtime that can execute networks.
 
-A backend is a subclass of ``Backend``, named by an entry point of the group ``dlbricks.backends``. Its module is light:
-it imports the runtime inside methods only, so that listing backends is cheap and works without any runtime. All
-methods except ``probe``, ``command``, ``resolve`` and ``stack`` run inside the worker.
+A backend is a subclass of ``Backend`` in a folder of this room, or named by an entry point of the group
+``dlbricks.backends``. Its module is light: it imports the runtime inside methods only, so that listing backends is
+cheap and works without any runtime. Methods that take a network, a worker's settings or an execution run inside the
+worker; the others, which say what a backend has and can do, run in the parent too.
 """
 # ruff: noqa: ARG002 - what a method does by default depends on few of its arguments
 

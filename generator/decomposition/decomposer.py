@@ -46,8 +46,6 @@ class WorkerOracle(Workers[Place]):
     worker, its shapes stay unknown: ``problems`` has the reason, and the layers are reported as skipped.
 
     Args:
-        backend: Name of the runtime.
-        memory_bytes: Limit of the worker.
         timeout_s: Limit of one execution, loading included.
     """
 

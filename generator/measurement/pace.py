@@ -157,9 +157,9 @@ class RunCosts:
 
     Attributes:
         start_s: Starting and ending workers.
-        prepare_s: ``prepare`` and ``pack`` requests: reading, filling, optimising, session creation, first run.
+        prepare_s: ``Load`` requests: reading, filling, optimising, session creation, first run.
         load_s: The runtime's own part of ``prepare_s``: creation of sessions and first runs.
-        sample_s: ``visit`` requests: warm-up, probes and timed executions.
+        sample_s: ``Time`` requests: warm-up, probes and timed executions.
         timed_s: The timed executions in ``sample_s``.
         unpack_s: Reading the profiles of packs.
         store_s: Commits and queries.

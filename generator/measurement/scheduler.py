@@ -1,9 +1,9 @@
 """One loop that times all tasks alternately: bricks in packs, whole models, trials, ceilings.
 
-A process loads a group of tasks. Each session shuffles the bricks of every pack, then visits all tasks round after
-round, each round in a new order. A session is committed as one, so that an interrupt loses at most this session. The
-parent does nothing during a visit. If the device held its clocks back during a session, the session is discarded and
-repeated, within limits.
+A process loads a group of tasks, every other process in reverse order. Each session orders the bricks of every pack
+anew, then visits all tasks round after round: in a new order, then in the reverse of it. A session is committed as one,
+so that an interrupt loses at most this session. The parent does nothing during a visit. If the device held its clocks
+back during a session, the session is discarded and repeated, within limits.
 """
 
 from __future__ import annotations

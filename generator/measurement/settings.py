@@ -60,8 +60,8 @@ class MeasurementSettings:
         budget_s: Total time: as many visits as fit, at least the number that a measurement needs; None: ``visits``.
         item_timeout_s: Hard limit of one visit.
         processes: Worker processes, one after the other.
-        sessions: Sessions of each process. Each session shuffles the bricks of a pack. A long session is committed in
-            parts, and each part shuffles them again.
+        sessions: Sessions of each process. Each session orders the bricks of a pack anew. A long session is committed
+            in parts, and each part orders them again.
         seed: Seed of weights, inputs and orders.
         memory_bytes: Networks are kept loaded up to this size; None: half of the available memory.
         priority: Priority of workers while they time, one of ``machine.priority.PRIORITIES``.

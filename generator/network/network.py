@@ -272,7 +272,7 @@ def synthetic_network(
         outputs: Values that replace the model's outputs; nodes that they do not need are dropped.
 
     Raises:
-        BackendError: The model cannot be assembled (a subgraph or type that ONNX GraphSurgeon cannot read).
+        BackendError: The model cannot be assembled (a type that cannot be filled).
         UnboundDimension: An input has no static shape.
     """
     weights: dict[str, Array] = dict(synthesise(model, seed=seed))

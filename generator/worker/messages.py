@@ -124,7 +124,7 @@ class PackMember(msgspec.Struct, frozen=True):
 class Load(Request, frozen=True, kw_only=True):
     """Load networks, run them once and keep them.
 
-    Loading a pack again with the same members only changes their order.
+    A pack that is loaded again is made anew, with its members in the order given now.
 
     Attributes:
         id: Names the network or pack in later requests.

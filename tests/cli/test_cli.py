@@ -25,8 +25,8 @@ Cli = Callable[..., Any]
 
 GENERATE = {"name", "layers", "folded", "sequences", "unique", "macs", "weight_bytes", "skipped", "error"}
 MEASURE = {
-    "name", "backend", "latency_ms", "ci95_ms", "undisturbed_ms", "p50_ms", "p90_ms", "p99_ms", "load_ms", "first_run_ms",
-    "verdict", "error", "threads",
+    "name", "backend", "latency_ms", "ci95_ms", "undisturbed_ms", "p50_ms", "p90_ms", "p99_ms", "load_ms",
+    "first_run_ms", "verdict", "error", "threads",
 }  # fmt: skip
 ALGORITHMS = ["basic", "extended", "padded-16", "padded-8", "unfused", "unpacked"]
 ESTIMATE = {

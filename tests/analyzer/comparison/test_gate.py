@@ -81,7 +81,7 @@ def test_a_blind_gate_does_not_pass(cli, branches: Path, here: Path, monkeypatch
 
 @pytest.mark.parametrize(
     ("limit", "code", "told"),
-    [("size>0.1kB", 4, "crossed"), ("size>1GB", 3, "kept"), ("size>5", 2, "kB or MB or GB"), ("latency>1ms", 2, "size")],
+    [("size>0.1kB", 4, "crossed"), ("size>1GB", 3, "kept"), ("size>5", 2, "kB or MB"), ("latency>1ms", 2, "size")],
 )
 def test_a_limit_on_the_new_file_is_told(
     cli, branches: Path, here: Path, monkeypatch, limit: str, code: int, told: str
