@@ -15,8 +15,8 @@ class Remedy:
     """The remedy of a finding.
 
     Attributes:
-        action: Name of an action that ``proof`` can apply (``session_option``, ``threads``, ``precision``, ``backend``);
-            ``manual`` for an action by a person.
+        action: Name of an action that ``proof`` can apply (``session_option``, ``threads``, ``precision``,
+            ``backend``); ``manual`` for an action by a person.
         text: One sentence for people.
         settings: Arguments of the action: names and values of options, a number of threads, a backend, a precision.
         code: Lines to paste: a command, or Python; may be empty.
