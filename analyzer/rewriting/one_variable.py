@@ -25,6 +25,8 @@ _ROUNDINGS, _MOST_NOISE = 4.0, 1e-5
 and the argument, since a number may be added just to round."""
 _REACH = 2.0**60
 """Largest finite number that is compared: beyond, powers overflow in one spelling and not in another."""
+_ELEMENTS, _FEWEST_ROWS = 1 << 14, 64
+"""Elements of the value where its shape does not matter."""
 _MOST_NODES, _MOST_FUNCTIONS, _MOST_PLACES, _BISECTIONS = 200, 1 << 12, 4096, {2: 12, 4: 17, 8: 46}
 
 
@@ -33,7 +35,7 @@ class OneVariable:
     """Both sides as elementwise functions of one value.
 
     Attributes:
-        sides: The nodes, with the value as their frontier.
+        sides: The nodes, with the value as their frontier, at a small shape.
         name: The value.
         shape: Shape of the constants that they read, after broadcasting.
     """
@@ -72,7 +74,8 @@ class OneVariable:
         if len(shape) > len(values.shapes[name]) or (shape and shape[0] > 1) or np.prod(shape) > _MOST_FUNCTIONS:
             return None
         renamed = replace(case, front=(name,), old=tuple(ordered(old)))
-        return cls(Sides(renamed, values.runs[0], values), name, shape)
+        small = np.zeros((max(_FEWEST_ROWS, _ELEMENTS // int(np.prod(shape))), *shape[1:]) if shape else (), kind)
+        return cls(Sides(renamed, {**values.runs[0], name: small}, values), name, shape)
 
     def difference(self) -> float:
         """Return the largest difference over all numbers, in multiples of what rounding explains."""

@@ -323,7 +323,10 @@ class Search:
     def _proven(self, current: _Round, group: Sequence[Rewrite]) -> list[Rewrite]:
         """Return the rewrites of a group that hold for every input."""
         proven = list[Rewrite]()
-        for rewrite in group:
+        for index, rewrite in enumerate(group):
+            if index and self._left_s <= 0:
+                self._untried[f"{rewrite.kind} (the time was up after {index} of {len(group)} places)"] = None
+                break
             most_s = max(_PROVING * self._request.budget_s - self._proving_s, _CLOSE_S)
             spent_s = current.prover.spent_s
             try:

@@ -85,7 +85,7 @@ ALGEBRA: Mapping[str, tuple[str, str, Mapping[str, np.ndarray]]] = {
 def test_what_follows_from_algebra_holds(name: str):
     old, new, weights = ALGEBRA[name]
 
-    assert decided(old, new, **weights) == Verdict("algebra")
+    assert decided(old, new, **weights).reason in {"algebra", "all numbers"}  # of one variable the cheaper one decides
 
 
 WRONG: Mapping[str, tuple[str, str, Mapping[str, np.ndarray]]] = {
