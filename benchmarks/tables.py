@@ -245,11 +245,11 @@ def _improved(folder: Path, *, zoo: bool = False) -> str:
     """Return the proven savings, largest first."""
     models = _improvements(folder, zoo=zoo)
     rows = [
-        [one["name"], *(f"{one[name]:.3g}" for name in ("before_ms", "after_ms")), percent(one["saving"]),
+        [one["name"], f"{one['before_ms']:.3g}", percent(one["saving"]),
          ", ".join(change["kind"].partition(": ")[2] for change in one["changes"])]
         for one in _faster(models)
     ]  # fmt: skip
-    return table((f"{len(rows)} of {len(models)} models", "before, ms", "after, ms", "saving", "by"), rows)
+    return table((f"{len(rows)} of {len(models)} models", "before, ms", "saving", "by"), rows)
 
 
 def _improved_headline(folder: Path) -> str:

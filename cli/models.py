@@ -149,9 +149,10 @@ def limit_of(*figures: str) -> Callable[[str], Limit]:
 
 
 FIGURES = {
-    "latency": "ms", "p50": "ms", "p90": "ms", "p99": "ms", "load": "ms", "first-run": "ms", "size": "MB",
+    **dict.fromkeys(("latency", "p50", "p90", "p95", "p99", "load", "first-run"), "ms"),
+    **dict.fromkeys(("memory", "size"), "MB"),
     "difference": "",
-}  # fmt: skip
+}
 """Canonical unit of each figure that limits can name."""
 
 

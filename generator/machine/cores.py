@@ -38,12 +38,26 @@ def limit_memory(allowance: int | None) -> None:
 
 
 def private_bytes() -> int:
-    """Return the bytes that RLIMIT_DATA counts; the resident size if the system does not report them."""
+    """Return the bytes that RLIMIT_DATA counts; the largest resident size if the system does not report them."""
+    return _memory_bytes("VmData")
+
+
+def resident_bytes() -> int:
+    """Return the bytes of this process in memory; the largest of all moments if the system does not report them."""
+    return _memory_bytes("VmRSS")
+
+
+def peak_bytes() -> int:
+    """Return the most bytes that this process ever had in memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _memory_bytes(name: str) -> int:
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmData:"):
+            if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_bytes()
 
 
 CPUS = Path("/sys/devices/system/cpu")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Unpack
 
 from ...db.store import Store
 from ...db.values import Measurement, Runtime
+from ...errors import DlbricksError
 from ...tabular import Records
-from ..decomposition.decompose import Model
+from ..decomposition.decompose import Model, source_of
 from ..progress import ProgressCallback
+from .alone import Alone, run_alone
 from .execution import MeasuredReport, RunOutcome, all_kernels, execute_run
 from .settings import MeasurementFields, MeasurementSettings, Order, settings_from
 
-_NS_PER_MS = 1e6
+_NS_PER_MS, _MB = 1e6, 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class MeasureRow:
         measurement: Its measurement; None if it could not be measured.
         error: Why it could not be measured.
         bound: Sizes of its dynamic dimensions.
+        alone: The model in a process of its own; None if that was not asked for, or failed.
+        alone_error: Why it could not be run alone.
     """
 
     name: str
@@ -39,6 +43,8 @@ class MeasureRow:
     measurement: Measurement | None = None
     error: str | None = None
     bound: Mapping[str, int] = field(default_factory=dict)
+    alone: Alone | None = None
+    alone_error: str | None = None
 
     @property
     def backend(self) -> str:
@@ -60,20 +66,51 @@ class MeasureRow:
         """Latency on a quiet machine."""
         return None if self.measurement is None else _ms(self.measurement.undisturbed_ns)
 
+    # Percentiles of single executions where the model was run alone; else of visits, in which short models repeat.
+
     @property
     def p50_ms(self) -> float | None:
         """Half of the executions are at most this long."""
+        if self.alone is not None:
+            return self.alone.quantile_ms(0.5)
         return None if self.measurement is None else _ms(self.measurement.summary.median_ns)
 
     @property
     def p90_ms(self) -> float | None:
         """90 % of the executions are at most this long."""
+        if self.alone is not None:
+            return self.alone.quantile_ms(0.9)
         return None if self.measurement is None else _ms(self.measurement.summary.p90_ns)
+
+    @property
+    def p95_ms(self) -> float | None:
+        """95 % of the single executions are at most this long; only of models that were run alone."""
+        return None if self.alone is None else self.alone.quantile_ms(0.95)
 
     @property
     def p99_ms(self) -> float | None:
         """99 % of the executions are at most this long."""
+        if self.alone is not None:
+            return self.alone.quantile_ms(0.99)
         return None if self.measurement is None else _ms(self.measurement.summary.p99_ns)
+
+    @property
+    def memory_mb(self) -> dict[str, float | int | None]:
+        """Resident memory of the process in 10^6 bytes: see ``Alone``; empty if the model was not run alone."""
+        if self.alone is None:
+            return {}
+        seen, bare = self.alone.seen, self.alone.without_arena
+        return {
+            "memory_runtime_mb": seen.empty_bytes / _MB,
+            "memory_loaded_mb": seen.loaded_bytes / _MB,
+            "memory_first_mb": seen.first_bytes / _MB,
+            "memory_steady_mb": seen.steady_bytes / _MB,
+            "memory_peak_mb": seen.peak_bytes / _MB,
+            "memory_weights_mb": self.alone.weight_bytes / _MB,
+            "memory_steady_without_arena_mb": None if bare is None else bare.steady_bytes / _MB,
+            "memory_peak_without_arena_mb": None if bare is None else bare.peak_bytes / _MB,
+            "executions_alone": len(seen.executions_ns),
+        }
 
     @property
     def load_ms(self) -> float | None:
@@ -94,14 +131,15 @@ class MeasureRow:
         """Return the row of JSON."""
         return {
             **{name: getattr(self, name) for name in _COLUMNS},
+            **(self.memory_mb if self.alone is not None or self.alone_error else {}),
             "bound": dict(self.bound),
             "threads": self.threads,
         }
 
 
 _COLUMNS = (
-    "name", "key", "backend", "latency_ms", "ci95_ms", "undisturbed_ms", "p50_ms", "p90_ms", "p99_ms", "load_ms",
-    "first_run_ms", "verdict", "error",
+    "name", "key", "backend", "latency_ms", "ci95_ms", "undisturbed_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms",
+    "load_ms", "first_run_ms", "verdict", "error", "alone_error",
 )  # fmt: skip
 
 
@@ -163,6 +201,7 @@ def measure(
     settings: MeasurementSettings | None = None,
     since: datetime | None = None,
     kernels: bool = False,
+    alone: bool = False,
     node: str | None = None,
     campaign: str = "",
     progress: ProgressCallback | None = None,
@@ -181,6 +220,8 @@ def measure(
             A time without a time zone is local time.
         kernels: Also record the kernels that run for each model, in a separate pass afterwards; ``budget_s`` does not
             bound this pass.
+        alone: Afterwards, run each model in a process of its own, for its memory and the percentiles of its single
+            executions; a few seconds each, which ``budget_s`` does not bound. The database does not keep them.
         node: Your name of this machine, stored with the run; None: ``$DLBRICKS_NODE``, or else empty. Unfinished
             measurements of other nodes in the database are not continued.
         campaign: Name of the campaign that the run belongs to, stored with the run.
@@ -205,4 +246,19 @@ def measure(
             error = failed.get(key, "the time was up before enough samples")
         bound = chosen.sources.bound.get(name, {})
         rows.append(MeasureRow(name, key, how.runtime, how.conditions.threads, measurement, error, bound=bound))
-    return MeasureReport(tuple(rows), outcome)
+    return MeasureReport(tuple(_with_alone(rows, models, how) if alone else rows), outcome)
+
+
+def _with_alone(rows: Sequence[MeasureRow], models: Sequence[Model], how: MeasurementSettings) -> list[MeasureRow]:
+    """Return the rows of measured models with what they take in processes of their own."""
+    sources = {source.name: source for source in map(source_of, models)}
+    able = [row for row in rows if row.error is None]
+    answers = dict(zip([row.name for row in able], run_alone([sources[row.name] for row in able], how), strict=True))
+    whole = []
+    for row in rows:
+        answer = answers.get(row.name)
+        if isinstance(answer, DlbricksError):
+            whole.append(replace(row, alone_error=str(answer)))
+        else:
+            whole.append(replace(row, alone=answer))
+    return whole

@@ -17,6 +17,7 @@ request      reply         effect
 ``Extract``  ``Done``      the graph that the runtime executes is written to a folder
 ``Profile``  ``Profiled``  a network is run under the runtime's profiler
 ``Trace``    ``Traced``    a network is run unchanged, and its nodes' executions are counted
+``Occupy``   ``Occupied``  a network is loaded and executed in a process that holds nothing else
 ``Bye``      ``Done``      the worker ends, as it does when its input closes
 any          ``Refused``   the worker could not do it, and goes on
 ===========  ============  ============================================================
@@ -227,6 +228,20 @@ class Trace(Request, frozen=True):
     file: NetworkFile
 
 
+class Occupy(Request, frozen=True):
+    """Load a network in a worker that holds no other one, execute it again and again, and drop it.
+
+    Attributes:
+        file: The network.
+        most: Executions at most.
+        most_s: Seconds after which no further execution begins.
+    """
+
+    file: NetworkFile
+    most: int
+    most_s: float
+
+
 class Drop(Request, frozen=True):
     """Drop a loaded network or pack; an unknown id is ignored.
 
@@ -406,7 +421,27 @@ class Traced(Reply, frozen=True):
     counts: dict[str, int]
 
 
-AnyRequest = Hello | Load | Time | Read | Outputs | Types | Extract | Profile | Trace | Drop | Bye
+class Occupied(Reply, frozen=True):
+    """Reply to ``Occupy``: resident memory of the process, and single executions.
+
+    Attributes:
+        empty_bytes: Before the network is loaded, with the runtime.
+        loaded_bytes: After it is loaded.
+        first_bytes: After the first execution.
+        steady_bytes: After the last one.
+        peak_bytes: The largest of all moments.
+        executions_ns: Nanoseconds of each execution after the first.
+    """
+
+    empty_bytes: int
+    loaded_bytes: int
+    first_bytes: int
+    steady_bytes: int
+    peak_bytes: int
+    executions_ns: tuple[int, ...]
+
+
+AnyRequest = Hello | Load | Time | Read | Outputs | Types | Extract | Profile | Trace | Occupy | Drop | Bye
 
 
 def line_of(message: Request | Reply) -> bytes:

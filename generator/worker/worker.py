@@ -33,7 +33,7 @@ from ..backends.registry import get
 from ..device.device import Device
 from ..device.host import HostDevice
 from ..halves import by_halves
-from ..machine.cores import physical_cores
+from ..machine.cores import peak_bytes, physical_cores, resident_bytes
 from ..machine.priority import Priority
 from ..network.network import Network, array_type, file_network, read_network, synthetic_network
 from ..network.packed import PackedBrick
@@ -182,6 +182,7 @@ class _WorkerState:
             messages.Extract: self._extract,
             messages.Profile: self._profile,
             messages.Trace: self._trace,
+            messages.Occupy: self._occupy,
             messages.Drop: self._drop,
             messages.Bye: lambda _: messages.Done(),
         }
@@ -194,7 +195,7 @@ class _WorkerState:
 
     def _prioritise(self, request: messages.AnyRequest) -> None:
         """Raise the priority for requests that time networks; give it back for the others."""
-        if isinstance(request, messages.Time | messages.Read | messages.Profile):
+        if isinstance(request, messages.Time | messages.Read | messages.Profile | messages.Occupy):
             self._priority.high()
         elif not isinstance(request, messages.Drop):
             self._priority.usual()
@@ -416,6 +417,23 @@ class _WorkerState:
     def _trace(self, request: messages.Trace) -> messages.Traced:
         backend = self._greeted().require(Backend.calls)
         return messages.Traced(backend.calls(_model_network(request.file), self._settings))
+
+    def _occupy(self, request: messages.Occupy) -> messages.Occupied:
+        network = _model_network(request.file)
+        gc.collect()
+        empty = resident_bytes()
+        executable = self._greeted().prepare(network, self._settings_of(request.file))
+        try:
+            loaded = resident_bytes()
+            executable.timed_ns()
+            first = resident_bytes()
+            end, taken = time.monotonic() + request.most_s, list[int]()
+            with undisturbed():
+                while len(taken) < request.most and time.monotonic() < end:
+                    taken.append(executable.timed_ns())
+            return messages.Occupied(empty, loaded, first, resident_bytes(), peak_bytes(), tuple(taken))
+        finally:
+            executable.close()
 
     def _drop(self, request: messages.Drop) -> messages.Done:
         entry = self._kept.pop(request.id, None)

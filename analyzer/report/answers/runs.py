@@ -200,6 +200,14 @@ def _brick_or_model(name: str) -> str:
 def measure_answer(*reports: MeasureReport) -> Answer:
     """Return the answer of ``measure``: one row per model and number of threads."""
     records = measure_records(reports)
+    alone = any(row.alone is not None for report in reports for row in report.rows)
+    memory = [
+        Field("p95_ms", "p95 ms", "ms"),
+        Field("memory_peak_mb", "peak MB", _megabytes),
+        Field("memory_steady_mb", "steady MB", _megabytes),
+        Field("memory_weights_mb", "weights MB", _megabytes, spare=True),
+        Field("memory_steady_without_arena_mb", "without arena", _megabytes, spare=True),
+    ]
     return Answer(
         records.results,
         totals=records.totals,
@@ -211,10 +219,15 @@ def measure_answer(*reports: MeasureReport) -> Answer:
             Field("p99_ms", "p99 ms", "ms"),
             Field("load_ms", "load ms", "ms"),
             Field("first_run_ms", "first run ms", "ms", spare=True),
+            *(memory if alone else ()),
             Field("verdict"),
         ],
         summary=_in_parts(reports, _remarks),
     )
+
+
+def _megabytes(value: float) -> str:
+    return f"{value:.4g}"
 
 
 def measured_figures(reports: Sequence[MeasureReport], sources: Sequence[ModelSource]) -> dict[str, dict[str, Figure]]:
@@ -230,9 +243,11 @@ def _figures(row: MeasureRow, size: int | None) -> dict[str, Figure]:
         "latency": Figure(row.latency_ms, row.ci95_ms),
         "p50": Figure(row.p50_ms),
         "p90": Figure(row.p90_ms),
+        "p95": Figure(row.p95_ms),
         "p99": Figure(row.p99_ms),
         "load": Figure(row.load_ms),
         "first-run": Figure(row.first_run_ms),
+        "memory": Figure(None if row.alone is None else row.alone.seen.peak_bytes / _MB),
         "size": Figure(None if size is None else size / _MB),
     }
 
@@ -240,6 +255,7 @@ def _figures(row: MeasureRow, size: int | None) -> dict[str, Figure]:
 def _remarks(report: MeasureReport) -> list[str]:
     return [
         *(f"{row.name}: {row.error}" for row in report.rows if row.error),
+        *(f"{row.name}: not run alone: {row.alone_error}" for row in report.rows if row.alone_error),
         *_verdict_lines(Counter(row.verdict for row in report.rows if row.verdict), _LONGER),
         *_held(report.costs),
         *_profiled(report.kernels),

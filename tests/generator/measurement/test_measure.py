@@ -46,6 +46,20 @@ def test_each_model_has_a_row_and_its_ground_truth_or_its_error(small_models, st
     assert measure([], store=store).rows == ()
 
 
+def test_a_model_alone_has_its_memory_and_percentiles_of_single_executions(small_models, store):
+    (row,) = measure(small_models, store=store, alone=True, **QUICK).rows
+
+    assert row.alone_error is None
+    seen, bare = row.alone.seen, row.alone.without_arena
+    assert seen.empty_bytes < seen.loaded_bytes <= seen.peak_bytes
+    assert row.alone.weight_bytes <= seen.loaded_bytes - seen.empty_bytes + (8 << 20)
+    assert bare.peak_bytes > bare.empty_bytes
+    assert len(seen.executions_ns) == row.memory_mb["executions_alone"] == 1000
+    assert row.p50_ms <= row.p90_ms <= row.p95_ms <= row.p99_ms
+    assert row.alone.quantile_ms(0.999) is None, "one execution of a thousand shows no quantile"
+    assert row.record()["memory_peak_mb"] == seen.peak_bytes / 1e6
+
+
 @pytest.mark.slow  # what is compiled takes its time
 def test_a_backend_that_runs_nothing_in_turn_measures_models_in_the_default_cache_state(
     small_models, small_suite, store

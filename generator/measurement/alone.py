@@ -1,0 +1,104 @@
+"""A model in a process of its own: its memory, and its single executions.
+
+Latencies come from runs in which many networks take turns in one process, and short ones are repeated within a visit.
+Neither shows the memory of one model, nor the slowest of its single executions.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ...bricks.graph.control import write_out
+from ...db.values import Runtime
+from ...errors import DlbricksError
+from ...models import ModelSource
+from ..backends.registry import get
+from ..decomposition.observation import run_as_given
+from ..machine.lock import machine_lock
+from ..worker.client import Timeouts, file_of, start_worker
+from ..worker.messages import NetworkFile, Occupied, Place
+from .settings import MeasurementSettings
+
+_MOST, _MOST_S = 1000, 3.0
+"""Executions of a model, and the seconds for them."""
+
+_ARENA = "arena"
+"""The option of a backend that keeps freed memory for the next allocation."""
+
+_BEYOND = 10
+"""Executions that must be slower than a quantile, so that it is more than the slowest few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A model in a process of its own.
+
+    Attributes:
+        seen: Memory and executions, with the options that were asked for.
+        weight_bytes: Bytes of its weights.
+        without_arena: The same without the runtime's arena; None if the backend has none, or it is off anyway.
+    """
+
+    seen: Occupied
+    weight_bytes: int
+    without_arena: Occupied | None = None
+
+    def quantile_ms(self, share: float) -> float | None:
+        """Return a quantile of the single executions in ms; None if too few are beyond it.
+
+        Args:
+            share: For example 0.95.
+        """
+        executions = self.seen.executions_ns
+        if len(executions) * (1 - share) < _BEYOND:
+            return None
+        return float(np.quantile(executions, share)) / 1e6
+
+
+def run_alone(sources: Sequence[ModelSource], settings: MeasurementSettings) -> list[Alone | DlbricksError]:
+    """Load and execute each model in a fresh process, with the runtime's arena and without it.
+
+    Args:
+        sources: The models.
+        settings: Runtime, threads and precision.
+
+    Returns:
+        What each model took, or why it could not be run, in the order given.
+
+    Raises:
+        MachineBusy: Another process is measuring on this machine.
+    """
+    answers: list[Alone | DlbricksError] = []
+    with machine_lock(), tempfile.TemporaryDirectory(prefix="dlbricks-alone-") as folder:
+        for number, source in enumerate(sources):
+            subfolder = Path(folder) / str(number)
+            subfolder.mkdir()
+            try:
+                answers.append(_alone(source, settings, subfolder))
+            except DlbricksError as error:
+                answers.append(error)
+    return answers
+
+
+def _alone(source: ModelSource, settings: MeasurementSettings, folder: Path) -> Alone:
+    skeleton = source.skeleton()
+    file = file_of(run_as_given(source, folder, write_out(skeleton).control), seed=settings.seed)
+    where, runtime = settings.conditions, settings.runtime
+    place = Place(runtime, where.threads, where.dtype, priority=settings.priority)
+    seen = _occupied(place, file, skeleton.weight_bytes)
+    options, backend = dict(runtime.options), get(runtime.backend)
+    switchable = any(option.name == _ARENA for option in backend.declared(runtime.device))
+    if not switchable or options.get(_ARENA) == "off":
+        return Alone(seen, skeleton.weight_bytes)
+    bare = Runtime.of(runtime.backend, runtime.device, {**options, _ARENA: "off"})
+    return Alone(seen, skeleton.weight_bytes, _occupied(replace(place, runtime=bare), file, skeleton.weight_bytes))
+
+
+def _occupied(place: Place, file: NetworkFile, weight_bytes: int) -> Occupied:
+    with start_worker(place) as worker:
+        return worker.occupy(file, most=_MOST, most_s=_MOST_S, timeout_s=Timeouts.loading(weight_bytes) + 10 * _MOST_S)
