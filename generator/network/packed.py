@@ -3,9 +3,11 @@
 *Producers* write the inputs of a brick just before it runs, like the previous layer in a model. *Consumers* read only
 the shape of its outputs, so that their memory is free again. Producers only write: they expand a scalar, or one matrix
 for masked scores. A producer that copied an input would read memory that a model does not read, and an Identity is not
-executed at all. With several threads, producers add two vectors along different axes. All threads share this work as
-they share the layers of a model, so that each core reads partly its own results. Between two visits of a weight all
-other bricks run, as in a model. The network runs without optimisation, which would fold consumers and merge producers.
+executed at all. Layout changes at the edges of a brick stand apart from it, as a network of their own: beside it, what
+they read and write would evict the brick's own data, which a model finds in the caches. With several threads, producers
+add two vectors along different axes. All threads share this work as they share the layers of a model, so that each core
+reads partly its own results. Between two visits of a weight all other bricks run, as in a model. The network runs
+without optimisation, which would fold consumers and merge producers.
 
 ``merge`` and ``split`` let a runtime optimise many bricks in one session: as parts of one network that share nothing.
 """
@@ -62,9 +64,10 @@ def common_ranges(
 
 Array = npt.NDArray[Any]
 
-PACKING = 3
+PACKING = 4
 """Version of the rules that fill packs. 1: a table counted whole although few rows are read, and equal weights were
-shared. 2: one thread alone wrote the inputs of bricks, for any number of threads."""
+shared. 2: one thread alone wrote the inputs of bricks, for any number of threads. 3: the layout changes at the edges of
+a brick ran beside it. No brick of an executed graph has any, so that its packs are those of 3."""
 
 _FED_ELEMENTS = 16
 """Inputs of up to so many elements may be scales, limits or shapes; they keep their values."""
@@ -92,31 +95,40 @@ class PackedBrick:
     """A brick of a pack.
 
     Attributes:
-        network: The brick, in the form that the runtime executes.
+        network: The brick, in the form that the runtime executes, without the layout changes at its edges.
         copies: Number of copies in the pack, each with separate weights.
-        uncounted: Indices in ``network.model.graph.node`` of layout changes at the brick's edges, which do not count.
+        edges: These layout changes, as a network of their own; None if there are none.
         boundary: One of ``BOUNDARY`` for a brick at the model's inputs or outputs: its large inputs are inputs of the
             pack, written before everything else, and its large outputs stay; empty for a brick inside a model.
     """
 
     network: Network
     copies: int = 1
-    uncounted: Collection[int] = ()
+    edges: Network | None = None
     boundary: str = ""
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """The brick, and the layout changes at its edges if there are any."""
+        return (self.network,) if self.edges is None else (self.network, self.edges)
 
     @property
     def given(self) -> Collection[str]:
         """Inputs that nothing writes before they are read."""
         if self.boundary not in {GIVEN, BOTH}:
             return ()
-        return {name for name, array in self.network.feeds.items() if array.nbytes >= LARGE_BYTES}
+        made = {name for network in self.networks for name in network.outputs}
+        feeds = {name: array for network in self.networks for name, array in network.feeds.items()}
+        return {name for name, array in feeds.items() if array.nbytes >= LARGE_BYTES and name not in made}
 
     @property
     def kept(self) -> Mapping[str, onnx.ValueInfoProto]:
         """Outputs that stay, by name."""
         if self.boundary not in {KEPT, BOTH}:
             return {}
-        return {value.name: value for value in self.network.brick.graph.output if _bytes(value) >= LARGE_BYTES}
+        read = {name for network in self.networks for name in network.feeds}
+        values = [value for network in self.networks for value in network.brick.graph.output if value.name not in read]
+        return {value.name: value for value in values if _bytes(value) >= LARGE_BYTES}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,25 +191,25 @@ def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
     Raises:
         BackendError: There is no version of an operator set that all of them allow (see ``grouped``).
     """
-    builder = _PackBuilder([member.network for member in members], threads=threads)
+    builder = _PackBuilder([network for member in members for network in member.networks], threads=threads)
     nodes: dict[str, int] = {}
     uncounted: dict[str, int] = {}
     idle: list[str] = []
     for index, member in enumerate(members):
         for copy in range(member.copies):
-            prefix = f"{index}.{copy}/"
-            for name, array in member.network.feeds.items():
-                if name in member.given:
-                    builder.feed(prefix + name, array.copy())  # each copy of a brick reads memory of its own
-                else:
-                    builder.produce(prefix + name, array)
-            for position, name in enumerate(builder.splice(member.network, prefix, copy=copy)):
-                (uncounted if position in member.uncounted else nodes)[name] = index
-            for value in member.network.outputs:
-                if value in member.kept:
-                    builder.give(member.kept[value], prefix + value)
-                else:
-                    idle.append(builder.consume(prefix + value))
+            for network, mark, owners in zip(member.networks, ("", "edges/"), (nodes, uncounted), strict=False):
+                prefix = f"{index}.{copy}/{mark}"
+                for name, array in network.feeds.items():
+                    if name in member.given:
+                        builder.feed(prefix + name, array.copy())  # each copy of a brick reads memory of its own
+                    else:
+                        builder.produce(prefix + name, array)
+                owners.update(dict.fromkeys(builder.splice(network, prefix, copy=copy), index))
+                for value in network.outputs:
+                    if value in member.kept:
+                        builder.give(member.kept[value], prefix + value)
+                    else:
+                        idle.append(builder.consume(prefix + value))
     if not idle:  # every output stays
         builder.feed(_UNREAD, np.zeros(1, np.float32))
         idle.append(builder.consume(_UNREAD))
@@ -268,6 +280,76 @@ def _part(optimised: Network, network: Network, index: int, owner: Mapping[int, 
         weights={name: array for name, array in optimised.weights.items() if name in read},
         feeds={name: array for name, array in optimised.feeds.items() if name in read},
         outputs=tuple(value.name for value in outputs),
+    )
+
+
+# Layout changes at the edges of a brick, apart from it.
+
+
+def crossing(network: Network, edges: Collection[int]) -> tuple[str, ...]:
+    """Return the values between a brick's own nodes and the layout changes at its edges.
+
+    Args:
+        network: The brick.
+        edges: Indices of the layout changes in ``network.brick.graph.node``.
+    """
+    nodes = network.brick.graph.node
+    own = [node for index, node in enumerate(nodes) if index not in edges]
+    written = {value for index in edges for value in nodes[index].output if value}
+    read = {value for index in edges for value in reads(nodes[index])}
+    into = [value for node in own for value in reads(node) if value in written]
+    out_of = [value for node in own for value in node.output if value in read]
+    return tuple(dict.fromkeys([*into, *out_of]))
+
+
+def showing(network: Network, values: Sequence[str]) -> Network:
+    """Return a network with some of its values as its outputs."""
+    model = onnx.ModelProto()
+    model.CopyFrom(network.brick)
+    del model.graph.output[:]
+    model.graph.output.extend(map(helper.make_empty_tensor_value_info, values))
+    return replace(network, model=model, outputs=tuple(values))
+
+
+def set_apart(network: Network, edges: Collection[int], arrays: Mapping[str, Array]) -> PackedBrick:
+    """Return a brick with the layout changes at its edges set apart.
+
+    Args:
+        network: The brick.
+        edges: Indices of the layout changes in ``network.brick.graph.node``; not all of its nodes.
+        arrays: The values of ``crossing``.
+    """
+    own = [index for index in range(len(network.brick.graph.node)) if index not in edges]
+    return PackedBrick(_nodes_of(network, own, arrays), edges=_nodes_of(network, sorted(edges), arrays))
+
+
+def _nodes_of(network: Network, indices: Sequence[int], arrays: Mapping[str, Array]) -> Network:
+    """Return some nodes of a network, with what the others read of them as outputs, and what they read as inputs."""
+    source = network.brick
+    nodes = [source.graph.node[index] for index in indices]
+    made = {value for node in nodes for value in node.output if value}
+    read = {value for node in nodes for value in reads(node)}
+    types = {
+        name: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in arrays.items()
+    }
+    inputs = [value for value in source.graph.input if value.name in read]
+    inputs += [value for name, value in types.items() if name in read and name not in made]
+    outputs = {value.name: value for value in source.graph.output if value.name in made}
+    outputs |= {name: value for name, value in types.items() if name in made and name not in outputs}
+    model = onnx.ModelProto(ir_version=source.ir_version, opset_import=source.opset_import)
+    model.graph.name = "brick"
+    model.graph.node.extend(nodes)
+    model.graph.input.extend(inputs)
+    model.graph.output.extend(outputs.values())
+    model.graph.initializer.extend(tensor for tensor in source.graph.initializer if tensor.name in read)
+    feeds = {**network.feeds, **arrays}
+    return replace(
+        network,
+        model=model,
+        weights={name: array for name, array in network.weights.items() if name in read},
+        feeds={value.name: feeds[value.name] for value in inputs if value.name in feeds},
+        outputs=tuple(outputs),
     )
 
 

@@ -296,11 +296,12 @@ class OrtBackend(base.Backend):
         return frozenset(indices)
 
     def optimised_bricks(self, network: Network, settings: base.Settings) -> Network:
-        """With sums fused into convolutions, and poolings of bytes laid out, as in a model (see ``Backend``)."""
-        optimised = self.optimised(network, settings)
-        blocked = executed_nodes.with_blocked_summands(network, optimised)
+        """Fused as in a model: outputs are read, summands blocked, poolings of bytes laid out (see ``Backend``)."""
+        read = executed_nodes.with_read_outputs(network)
+        optimised = self.optimised(read, settings)
+        blocked = executed_nodes.with_blocked_summands(read, optimised)
         optimised = optimised if blocked is None else self.optimised(blocked, settings)
-        return executed_nodes.with_pools_channels_last(optimised)
+        return executed_nodes.with_pools_channels_last(executed_nodes.without_readers(optimised, network))
 
     def executed_graph(self, network: Network, settings: base.Settings) -> base.ExecutedGraph:
         """Return the graph of a session like the one of ``prepare``, without packed weights (see ``Backend``)."""

@@ -6,8 +6,10 @@ that no weights reach the disk. The profile of one execution gives the type of e
 not know the runtime's operators, and the saved graph has types for none of them.
 
 ``optimised_network`` returns a network as a session has optimised it, with its weights, to be run unchanged. A brick
-lacks two effects of the neighbours in a model:
+lacks three effects of the neighbours in a model:
 
+- Fusions that the runtime withholds where a value is an output of the graph, such as HardSwish into a blocked
+  convolution. Something reads the outputs of a brick while it is optimised (``with_read_outputs``).
 - Sums that are fused into a convolution because both summands have the blocked layout (``with_blocked_summands``). In a
   brick the other summand is an input in plain layout, and the sum is a separate operator. A pooling of one element
   behind this input produces the blocked layout and changes nothing else. Its time and the time of the reorder before it
@@ -39,6 +41,7 @@ from onnx import external_data_helper, helper, numpy_helper
 from ....bricks.graph.model_graph import Layouts
 from ....bricks.layer import ELEMENT_BITS
 from ....errors import BackendError
+from ....models.subgraphs import rename
 from ...network.network import Network, array_type
 from ..base import ExecutedGraph, OptimiserTraits, ValueType, node_name
 from .session import Provider, created, save_graph, value_of
@@ -297,6 +300,56 @@ def _listed(entries: Iterable[Mapping[str, list[int]]]) -> list[ValueType]:
     """Types as the profile lists them: one entry per tensor, element type to shape."""
     pairs = [next(iter(entry.items())) for entry in entries]
     return [(_DTYPES.get(spelt.lower(), spelt.lower()), tuple(shape)) for spelt, shape in pairs]
+
+
+_READER, _READ = "IsNaN", "@read:"
+"""The operator that reads the outputs of a brick, which no runtime fuses with another; prefix of what it writes."""
+
+_FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE})
+
+
+def with_read_outputs(network: Network) -> Network:
+    """Return a network whose floating-point outputs are read by a node each, which writes the output in their place.
+
+    Args:
+        network: A brick, or several that share nothing.
+    """
+    model = deepcopy(network.brick)
+    made = {value for node in model.graph.node for value in node.output}
+    for value in model.graph.output:
+        if value.type.tensor_type.elem_type in _FLOATS and value.name in made:
+            model.graph.node.append(helper.make_node(_READER, [value.name], [_READ + value.name]))
+            value.name = _READ + value.name
+            value.type.tensor_type.elem_type = onnx.TensorProto.BOOL
+    return replace(network, model=model, outputs=tuple(value.name for value in model.graph.output))
+
+
+def without_readers(optimised: Network, network: Network) -> Network:
+    """Return an optimised network without the readers of ``with_read_outputs``; outputs of one value become one.
+
+    Args:
+        optimised: The optimised form.
+        network: The network before readers were added.
+    """
+    model = deepcopy(optimised.brick)
+    graph = model.graph
+    readers = {node.output[0]: node for node in graph.node if node.output and node.output[0].startswith(_READ)}
+    names: dict[str, str] = {}
+    for output, node in readers.items():
+        names.setdefault(node.input[0], output.removeprefix(_READ))
+        graph.node.remove(node)
+    made = {value for node in graph.node for value in node.output}
+    for node in graph.node:
+        rename(node, {value: output for value, output in names.items() if value in made})
+    graph.node.extend(  # what all nodes cancelled out of
+        helper.make_node("Identity", [value], [output]) for value, output in names.items() if value not in made
+    )
+    declared = {value.name: value for value in network.brick.graph.output}
+    one_each = {*declared} - {output.removeprefix(_READ) for output in readers} | {*names.values()}
+    outputs = [declared[name] for value in graph.output if (name := value.name.removeprefix(_READ)) in one_each]
+    del graph.output[:]
+    graph.output.extend(outputs)
+    return replace(optimised, model=model, outputs=tuple(value.name for value in outputs))
 
 
 _SUMS = frozenset({"Add", "Sum"})

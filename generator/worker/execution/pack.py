@@ -18,7 +18,17 @@ from ...backends.base import Backend, Executable, NodeTimes, PackedExecutable, S
 from ...device.device import Event, Over, Run
 from ...halves import by_halves, halves
 from ...network.network import Network, synthetic_network
-from ...network.packed import PackedBrick, PackedNetwork, grouped, merge, pack, split
+from ...network.packed import (
+    PackedBrick,
+    PackedNetwork,
+    crossing,
+    grouped,
+    merge,
+    pack,
+    set_apart,
+    showing,
+    split,
+)
 from ..messages import Readings, Times
 from .timing import KernelClock
 
@@ -64,10 +74,8 @@ def executed_bricks(
 
     def optimise(group: Sequence[str]) -> None:
         optimised = _optimised([networks[name] for name in group], backend, settings)
-        bricks.update(
-            (name, PackedBrick(network, uncounted=backend.edges(network) if packs else frozenset()))
-            for name, network in zip(group, optimised, strict=True)
-        )
+        members = _set_apart(optimised, backend, settings) if packs else [*map(PackedBrick, optimised)]
+        bricks.update(zip(group, members, strict=True))
 
     return bricks, by_halves(waiting, optimise)
 
@@ -77,6 +85,33 @@ def _optimised(networks: Sequence[Network], backend: Backend, settings: Settings
     if len(networks) == 1:
         return [optimised(networks[0], settings)]
     return split(optimised(merge(networks), settings), networks)
+
+
+def _set_apart(networks: Sequence[Network], backend: Backend, settings: Settings) -> list[PackedBrick]:
+    """Return bricks with the layout changes at their edges set apart.
+
+    All are executed once, for the shapes of the values in between. A brick of layout changes alone stays as it is.
+    """
+    edges = [backend.edges(network) for network in networks]
+    values = [
+        crossing(network, indices) if len(indices) < len(network.brick.graph.node) else ()
+        for network, indices in zip(networks, edges, strict=True)
+    ]
+    able = [index for index, names in enumerate(values) if names]
+    arrays: dict[int, dict[str, Any]] = {}
+    if able:
+        shown = [showing(networks[index], values[index]) for index in able]
+        executable = backend.prepare(replace(merge(shown), as_is=True), settings)
+        try:
+            executable.run()
+            outputs = iter(executable.outputs())
+        finally:
+            executable.close()
+        arrays = {index: {name: next(outputs) for name in values[index]} for index in able}
+    return [
+        set_apart(network, edges[index], arrays[index]) if index in arrays else PackedBrick(network)
+        for index, network in enumerate(networks)
+    ]
 
 
 def without_stalls(times: Array) -> Array:
@@ -481,7 +516,7 @@ class _ProfiledPack(Pack):
             inner = _by_member(packed.nodes, reading.names, visits, len(group))
             whole = inner + _by_member(packed.uncounted, reading.names, visits, len(group))
             for index, (name, brick) in enumerate(group.items()):
-                bare = rounded(inner[:, index] / brick.copies) if brick.uncounted else ()
+                bare = rounded(inner[:, index] / brick.copies) if brick.edges is not None else ()
                 times.append(Times(name, rounded(whole[:, index] / brick.copies), bare))
         return Readings(tuple(times), idle_ns, watched, float(unwatched_ns))
 

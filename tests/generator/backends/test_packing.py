@@ -21,6 +21,7 @@ from dlbricks.generator.backends.onnxruntime import session as profile
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.network.packed import PackedBrick, pack
+from dlbricks.generator.worker.execution.pack import executed_bricks
 
 GRAPHS = {
     "block": "(float[1,16,8,8] x0, float[32,16,1,1] w0, float[32] w1, float[32] w2, float[32] w3, float[32] w4)"
@@ -60,8 +61,10 @@ def test_what_was_optimised_ahead_computes_the_same(backend, graph, skeleton_of)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_node_is_reported_in_every_execution_until_the_end(backend, threads, skeleton_of):
     chosen = settings(backend, threads=threads)
-    bricks = [backend.optimised(synthetic_network(skeleton_of(graph)), chosen) for graph in GRAPHS.values()]
-    packed = pack([PackedBrick(brick, copies=2, uncounted=backend.edges(brick)) for brick in bricks])
+    executed, _ = executed_bricks(
+        {name: synthetic_network(skeleton_of(GRAPHS[name])) for name in GRAPHS}, backend, chosen
+    )
+    packed = pack([replace(brick, copies=2) for brick in executed.values()])
     executable = backend.prepare_packed(packed.network, chosen)
     for _ in range(5):
         executable.run()
@@ -226,3 +229,34 @@ def test_a_brick_is_optimised_in_the_precision_that_is_asked_for(skeleton_of):
     (found,) = computed(quantised, backend)
     (exact,) = computed(network, backend)
     np.testing.assert_allclose(found, exact, atol=0.1 * float(np.abs(exact).max()))
+
+
+READ_OUTPUTS = {
+    "an activation that is fused in a model": (
+        "(float[1,16,8,8] x, float[16,16,1,1] w) => (float[1,16,8,8] y) {c = Conv(x, w) y = HardSwish(c)}",
+        {"Conv"},
+    ),
+    "nodes that cancel out": (
+        "(float[2,3,4] x) => (float[2,3,4] y) {t = Transpose<perm=[0,2,1]>(x) y = Transpose<perm=[0,2,1]>(t)}",
+        {"Identity"},
+    ),
+    "two outputs of one value": ("(float[40] x) => (float[40] y, float[40] z) {y = Relu(x) z = Relu(y)}", {"Relu"}),
+    "integers": ("(int64[40] x) => (int64[40] y) {y = Neg(x)}", {"Neg"}),
+}
+
+
+@pytest.mark.parametrize("name", READ_OUTPUTS)
+def test_a_brick_is_fused_as_if_something_read_its_outputs(name, skeleton_of):
+    """ONNX Runtime fuses HardSwish into a blocked convolution unless its result is an output of the graph."""
+    graph, kinds = READ_OUTPUTS[name]
+    backend = OrtBackend()
+    chosen = settings(backend)
+    network = synthetic_network(skeleton_of(graph), seed=3)
+
+    optimised = backend.optimised_bricks(network, chosen)
+
+    changes = {"ReorderInput", "ReorderOutput"}
+    assert {*operators(optimised)} - changes == kinds
+    expected = dict(zip(network.outputs, computed(network, backend), strict=True))
+    for output, array in zip(optimised.outputs, computed(optimised, backend), strict=True):
+        np.testing.assert_allclose(array, expected[output], rtol=1e-5, atol=1e-6)

@@ -14,7 +14,16 @@ from dlbricks.generator.backends.base import NodeTimes
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.network.network import Network, read_network, synthetic_network
-from dlbricks.generator.network.packed import PackedBrick, PackedNetwork, grouped, merge, pack, split
+from dlbricks.generator.network.packed import (
+    PackedBrick,
+    PackedNetwork,
+    crossing,
+    grouped,
+    merge,
+    pack,
+    set_apart,
+    split,
+)
 from dlbricks.models import find_models
 from dlbricks.models.skeleton import hides_future, mark_causal
 
@@ -131,10 +140,16 @@ def showing(packed: PackedNetwork, name: str) -> Network:
 def test_layout_changes_at_the_edges_are_not_counted(skeleton_of):
     network = synthetic_network(skeleton_of("(float[4] x) => (float[4] y) {a = Neg(x) y = Exp(a)}"))
 
-    packed = pack([PackedBrick(network, uncounted=[0]), PackedBrick(network)])
+    assert crossing(network, [0]) == ("a",)
+    apart = set_apart(network, [0], {"a": np.zeros(4, np.float32)})
 
-    assert [name.rpartition("/")[0] for name in packed.uncounted] == ["0.0"]
-    assert sorted(packed.nodes.values()) == [0, 1, 1]
+    packed = pack([replace(apart, copies=2), PackedBrick(network)])
+
+    assert [name.rpartition("/")[0] for name in packed.uncounted] == ["0.0/edges", "0.1/edges"]
+    assert sorted(packed.nodes.values()) == [0, 0, 1, 1]
+    assert [*apart.network.feeds] == ["a"]
+    assert {*apart.edges.feeds} == {"x"}
+    onnx.checker.check_model(apart.network.self_contained())
 
 
 @pytest.mark.parametrize(
