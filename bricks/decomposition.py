@@ -79,7 +79,7 @@ def alone(graph: ModelGraph) -> tuple[LayerSequence, ...]:
 
 def footprint_class(graph: ModelGraph) -> int:
     """Return the footprint class, in bytes, that bricks of a graph are measured in."""
-    return own_level(graph.control, footprint(graph), executed=bool(graph.salt))
+    return own_level(graph.control, footprint(graph))
 
 
 T = TypeVar("T")

@@ -26,12 +26,12 @@ REPEAT_LEVELS = (256 * _KIB, 512 * _KIB, 1 * _MIB, 2 * _MIB)
 """Smaller classes for data that one inference reads several times: in a core's own caches, or just beyond."""
 
 CORE_LEVEL = 64 * _KIB
-"""The class of executed graphs that stay in a core's own caches. Their bricks run alone, as copies in one network.
+"""The class of models that stay in a core's own caches. Their bricks run alone, as copies in one network.
 
 In a pack the profiler adds more than their duration to most kernels of these models (docs/explanation/measuring.md)."""
 
 _CORE_BYTES = 4 * _MIB
-"""Maximum footprint of an executed graph in that class."""
+"""Maximum footprint of a model in that class."""
 
 _LEVELS = (CORE_LEVEL, *REPEAT_LEVELS, *REUSE_LEVELS)
 
@@ -132,16 +132,14 @@ def iterates(control: Iterable[ControlFlow]) -> bool:
     return any(flow.layers and flow.op_type != "If" and flow.course not in {"0", "1"} for flow in control)
 
 
-def own_level(control: Iterable[ControlFlow], size: int, *, executed: bool = False) -> int:
+def own_level(control: Iterable[ControlFlow], size: int) -> int:
     """Return the footprint class of a model; ``REPEAT_LEVELS`` are used only with expanded control flow.
 
     Args:
         control: Its control flow.
         size: Its footprint in bytes.
-        executed: True for an executed graph. Bricks of other graphs contain layout changes at their edges, which only a
-            pack separates.
     """
-    if executed and size <= _CORE_BYTES:
+    if size <= _CORE_BYTES:
         return CORE_LEVEL
     return repeat_level_of(size) if any(flow.layers for flow in control) else level_of(size)
 
@@ -157,7 +155,7 @@ def with_reuse(graph: ModelGraph, parts: Iterable[LayerSequence]) -> list[LayerS
     """
     if not iterates(graph.control):
         return list(parts)
-    model_level, distances = own_level(graph.control, footprint(graph), executed=bool(graph.salt)), _distances(graph)
+    model_level, distances = own_level(graph.control, footprint(graph)), _distances(graph)
     sequences = []
     for part in parts:
         layers = [graph.layers[index] for index in part.layers]

@@ -67,6 +67,7 @@ class TaskMember:
         label: Name for the user: the shortened key, or the model's name.
         network: The network that the worker loads.
         as_is: True if it comes from a graph that the runtime executes, and runs without further optimisation.
+        in_model: True if it runs alone in the form that the runtime executes inside a model.
         unroll: Copies in one network; 0: the worker chooses.
         footprint: Footprint class of its pack, in bytes; 0: it runs alone.
         macs: Work of one execution, for the forecast; None if unknown.
@@ -80,6 +81,7 @@ class TaskMember:
     label: str
     network: Runnable
     as_is: bool = False
+    in_model: bool = False
     unroll: int = 1
     footprint: int = 0
     macs: int | None = None
@@ -227,7 +229,7 @@ class MeasurementTask:
 
 def _loaded(member: TaskMember, seed: int, copies: int = 1) -> PackMember:
     variant = member.identity.variant
-    file = file_of(member.network, seed=seed, as_is=member.as_is, variant=member.algorithm)
+    file = file_of(member.network, seed=seed, as_is=member.as_is, in_model=member.in_model, variant=member.algorithm)
     return PackMember(member.id, file, copies, variant if variant in BOUNDARY else "")
 
 

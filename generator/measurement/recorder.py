@@ -83,10 +83,10 @@ class SampleRecorder:
 
     def part(self, member: TaskMember, variant: str) -> Record | None:
         """Return the record of a part of a brick; None for a member without parts."""
-        if not member.footprint or member.identity.variant:
+        if not (member.footprint or member.in_model) or member.identity.variant:
             return None
         identity = member.part(variant)
-        return self.records.setdefault(identity, Record(identity, unroll=1))
+        return self.records.setdefault(identity, Record(identity, unroll=self.of(member).unroll))
 
     def parts(self, member: TaskMember) -> list[Record]:
         """Return the records of all parts of a member."""

@@ -328,8 +328,13 @@ class Scheduler:
             warmups, visits = sum(visit.warmups for visit in taken), tuple(visit.stored for visit in taken)
             block = partial(Block, self._number, self._round, warmups=warmups, visits=visits)
             if not task.packed:
-                samples = tuple((visit.timed.elapsed_ns, visit.loops) for visit in taken)
-                blocks.append((self._of(task.members[0]), block(samples)))
+                (member,) = task.members
+                inner = tuple((visit.timed.elapsed_ns, visit.loops) for visit in taken)
+                edges = [visit.timed.edges_ns or 0 for visit in taken]
+                whole = tuple((ns + edge_ns, loops) for (ns, loops), edge_ns in zip(inner, edges, strict=True))
+                blocks.append((self._of(member), block(whole)))
+                if any(edges) and (part := self._recorder.part(member, INNER)) is not None:
+                    blocks.append((part, block(inner)))
                 continue
             with self._asking(task, "unpack_s"):
                 timeout_s = self._plan.timeout_s + Timeouts.load

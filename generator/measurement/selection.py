@@ -204,12 +204,14 @@ def brick_members(
         for identity in group:
             at_boundary = identity.variant in BOUNDARY
             size = footprints.get(identity if at_boundary else replace(identity, variant=""), 0)
-            size = 0 if size == CORE_LEVEL else size
+            brief = size == CORE_LEVEL
+            size = 0 if brief else size
             members[identity] = TaskMember(
                 identity,
                 key[:_SHORT_KEY],
                 network,
                 as_is=bool(brick.salt),
+                in_model=brief and not brick.salt,
                 unroll=1 if size else unroll,
                 footprint=size,
                 macs=brick.cost.macs if brick.cost is not None else None,

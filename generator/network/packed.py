@@ -233,6 +233,23 @@ def merge(networks: Sequence[Network]) -> Network:
     return replace(builder.network(), as_is=False)
 
 
+def repeated(network: Network, *, unroll: int) -> Network:
+    """Return a network in executed form with copies of itself that share nothing; equal weights are rotated.
+
+    Args:
+        network: The network.
+        unroll: Number of copies, itself included.
+    """
+    if unroll == 1:
+        return network
+    copies = [
+        replace(network, weights={name: distinct(array, copy) for name, array in network.weights.items()})
+        if copy else network
+        for copy in range(unroll)
+    ]  # fmt: skip
+    return replace(merge(copies), as_is=True, unroll=unroll)
+
+
 def split(optimised: Network, networks: Sequence[Network]) -> list[Network]:
     """Split an optimised network into the parts that ``merge`` put together, with their inputs and outputs.
 

@@ -412,7 +412,9 @@ def start_worker(place: messages.Place, memory_bytes: int = MODEL_MEMORY_BYTES) 
     return Worker.start(messages.Hello(place, memory_bytes, libraries), command=command)
 
 
-def file_of(runnable: Runnable, *, seed: int = 0, as_is: bool = False, variant: str = "") -> messages.NetworkFile:
+def file_of(
+    runnable: Runnable, *, seed: int = 0, as_is: bool = False, in_model: bool = False, variant: str = ""
+) -> messages.NetworkFile:
     """Return a network in the form of the protocol."""
     return messages.NetworkFile(
         path=str(runnable.path if str(runnable.path).startswith("@") else runnable.path.resolve()),
@@ -421,6 +423,7 @@ def file_of(runnable: Runnable, *, seed: int = 0, as_is: bool = False, variant: 
         inputs=runnable.inputs,
         seed=seed,
         as_is=as_is,
+        in_model=in_model,
         variant=variant,
     )
 

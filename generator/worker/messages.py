@@ -59,6 +59,8 @@ class NetworkFile(msgspec.Struct, frozen=True, kw_only=True):
         inputs: Name, element type and static shape of each input except weights; empty: as the file declares them.
         seed: Seed of weights and inputs.
         as_is: The graph is already in executed form: the runtime's optimisation stays off, regardless of the options.
+        in_model: The worker brings a brick into the form that the runtime executes inside a model, and times the layout
+            changes at its edges apart.
         variant: Name of one of the backend's algorithms; empty: the backend chooses.
     """
 
@@ -68,6 +70,7 @@ class NetworkFile(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     seed: int = 0
     as_is: bool = False
+    in_model: bool = False
     variant: str = ""
 
 
@@ -347,6 +350,7 @@ class Timed(Reply, frozen=True):
         cpu_ns: CPU time of the process in the timed part.
         switches: How often the kernel took a core away from the process, to run another program.
         waited_ns: Time that all threads of the process together waited for a core; None if the system does not tell.
+        edges_ns: The layout changes at the edges of a brick, executed as often; None if it has none.
     """
 
     begun_us: int
@@ -356,6 +360,7 @@ class Timed(Reply, frozen=True):
     cpu_ns: int
     switches: int | None
     waited_ns: int | None
+    edges_ns: int | None = None
 
 
 class Times(msgspec.Struct, frozen=True):

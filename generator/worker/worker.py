@@ -15,9 +15,11 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -36,11 +38,11 @@ from ..halves import by_halves
 from ..machine.cores import peak_bytes, physical_cores, resident_bytes
 from ..machine.priority import Priority
 from ..network.network import Network, array_type, file_network, read_network, synthetic_network
-from ..network.packed import PackedBrick
+from ..network.packed import PackedBrick, repeated
 from ..network.padding import brick_network, padded_network
 from . import messages
 from .execution.extraction import write_graph
-from .execution.pack import Pack, executed_bricks, load_pack
+from .execution.pack import Pack, executed_brick, executed_bricks, load_pack
 from .execution.timing import KernelClock, Probe, choose_unroll, settle, undisturbed
 from .serving import answer_all, refusal, serve_confined
 
@@ -125,13 +127,22 @@ def read_feeds(path: Path, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, n
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Single:
-    """A loaded network, ready to be timed."""
+    """A loaded network, ready to be timed.
+
+    Attributes:
+        network: The network.
+        executable: It, loaded.
+        edges: Layout changes at the edges of a brick, loaded; None if they are part of the network, or there are none.
+    """
 
     network: Network
     executable: Executable
+    edges: Executable | None = None
 
     def close(self) -> None:
         self.executable.close()
+        if self.edges is not None:
+            self.edges.close()
 
 
 @dataclass(slots=True, eq=False)
@@ -238,11 +249,15 @@ class _WorkerState:
             return self._load_pack(request)
         self._drop(messages.Drop(request.id))
         (member,) = request.members
-        file, model = member.file, None
+        file, make, edges = member.file, None, None
         settings = self._settings_of(file)
         if file.synthetic or file.path.startswith("@"):
             model = built_in(file.path) or read_network(Path(file.path), values=True)
-            network = _brick(file, settings, model, unroll=request.unroll or 1)
+            make = partial(_brick, file, settings, model)
+            if file.in_model:
+                brick = executed_brick(make(unroll=1), self._greeted(), settings)
+                make, edges = partial(repeated, brick.network), brick.edges
+            network = make(unroll=request.unroll or 1)
         elif request.unroll > 1:
             raise UsageError(f"{file.path} is a whole model and cannot be unrolled", remedy="ask for one copy")
         else:
@@ -251,13 +266,16 @@ class _WorkerState:
             network = replace(network, feeds=read_feeds(Path(request.feeds), network.feeds))
         entry, load_ns, first_run_ns = self._loaded(network, settings)
         loading_ns = load_ns + first_run_ns
-        if model is not None and request.unroll == 0:
+        if make is not None and request.unroll == 0:
             copies = choose_unroll(entry.executable, network)
             if copies > 1:
                 # The times of the single network are the brick's, and are kept.
                 entry.close()
-                entry, *again_ns = self._loaded(_brick(file, settings, model, unroll=copies), settings)
+                entry, *again_ns = self._loaded(make(unroll=copies), settings)
                 loading_ns += sum(again_ns)
+        if edges is not None:
+            beside, *more_ns = self._loaded(repeated(edges, unroll=entry.network.unroll), settings)
+            entry, loading_ns = replace(entry, edges=beside.executable), loading_ns + sum(more_ns)
         self._kept[request.id] = entry
         return messages.Loaded(
             loading_ns=loading_ns, load_ns=load_ns, first_run_ns=first_run_ns, unroll=entry.network.unroll
@@ -329,8 +347,12 @@ class _WorkerState:
             )
         if request.cold and entry.network.unroll > 1:
             raise UsageError("copies share their weights and would warm each other", remedy="load with unroll=1")
-        run = entry.executable.run
-        return self._timed(request, self._opened(), warm_up=run, run=run, synchronize=entry.executable.synchronize)
+        inner, *edges = (
+            self._timed(request, self._opened(), warm_up=each.run, run=each.run, synchronize=each.synchronize)
+            for each in (entry.executable, entry.edges)
+            if each is not None
+        )
+        return msgspec.structs.replace(inner, edges_ns=edges[0].elapsed_ns) if edges else inner
 
     def _timed(
         self,

@@ -80,6 +80,14 @@ def executed_bricks(
     return bricks, by_halves(waiting, optimise)
 
 
+def executed_brick(network: Network, backend: Backend, settings: Settings) -> PackedBrick:
+    """Bring a brick into the form that the runtime executes inside a model; raises as ``Backend.prepare``."""
+    bricks, refused = executed_bricks({"": network}, backend, settings)
+    for error in refused.values():
+        raise error
+    return bricks[""]
+
+
 def _optimised(networks: Sequence[Network], backend: Backend, settings: Settings) -> list[Network]:
     optimised = backend.optimised_bricks if backend.packs(settings) else backend.optimised
     if len(networks) == 1:

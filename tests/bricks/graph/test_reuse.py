@@ -193,10 +193,9 @@ def test_a_reuse_distance_is_what_was_read_in_between(names: list[str]) -> None:
         assert part in {level if level < own else 0 for level in wanted}
 
 
-def test_only_small_executed_graphs_stay_in_a_core() -> None:
-    assert own_level((), 4 << 20, executed=True) == CORE_LEVEL
-    assert own_level((), (4 << 20) + 1, executed=True) == REUSE_LEVELS[0]
-    assert own_level((), 1, executed=False) == REUSE_LEVELS[0]
+def test_only_small_models_stay_in_a_core() -> None:
+    assert own_level((), 4 << 20) == CORE_LEVEL
+    assert own_level((), (4 << 20) + 1) == REUSE_LEVELS[0]
 
 
 def test_what_iterations_found_stands_for_no_model() -> None:
