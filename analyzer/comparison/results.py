@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ...bricks.decomposition import Decomposition, Failed
+from ...bricks.graph.footprint import nearest_levels
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerState
 from ...constructor.choice import COLD, Choice, Query
@@ -317,12 +318,17 @@ class Results:
         failures = [failed for failed in store.failures(whole) if as_cold(failed)]
         self._failures |= {(side.name, failed.key): failed for failed in failures}
         for state, keys in keys_by_state.items():
-            conditions = replace(side.choice.conditions, cache=state)
-            where = here.but(subject=Subject.BRICK, keys=keys, conditions=conditions)
-            bricks = filter(of_run, store.measurements(where, latest=latest))
-            self._bricks |= {(side.name, state, brick.key): brick for brick in bricks}
-            failed_bricks = filter(of_run, store.failures(where))
-            self._failures |= {(side.name, state, failed.key): failed for failed in failed_bricks}
+            lacking = {*keys}
+            for level in nearest_levels(state):  # of a footprint class that lacks a brick the nearest stands in
+                if not lacking:
+                    break
+                conditions = replace(side.choice.conditions, cache=level)
+                where = here.but(subject=Subject.BRICK, keys=lacking, conditions=conditions)
+                bricks = [*filter(of_run, store.measurements(where, latest=latest))]
+                self._bricks |= {(side.name, state, brick.key): brick for brick in bricks}
+                failed_bricks = filter(of_run, store.failures(where))
+                self._failures |= {(side.name, state, failed.key): failed for failed in failed_bricks}
+                lacking -= {brick.key for brick in bricks}
 
     # Bricks -------------------------------------------------------------------------------------------------------
 

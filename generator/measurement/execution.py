@@ -275,7 +275,9 @@ class _RunExecution:
         return [self.circumstances.identity(Subject.MODEL, key) for key in sources.keys]
 
     def _with_bricks(self, suite: Suite, chosen: selection.Chosen) -> selection.Chosen:
-        self._footprints = selection.wanted_bricks(suite, self.circumstances, packed=self._packed)
+        self._footprints = selection.wanted_bricks(
+            suite, self.circumstances, packed=self._packed, device=self._place.runtime.device
+        )
         identities = [*self._footprints]
         plain = [identity for identity in identities if not identity.variant]
         self._varied = [replace(identity, variant=choice.name) for identity in plain for choice in self._choices]
@@ -286,7 +288,9 @@ class _RunExecution:
             chosen = chosen.apart(self._membership.apart)
         beside = selection.companions(bricks, identities, self._membership.bricks, chosen.models)
         pending = [*bricks.pending, *algorithms.pending, *beside]
-        members, broken = selection.brick_members(suite, pending, self._footprints, self._settings.unroll)
+        members, broken = selection.brick_members(
+            suite, pending, self._footprints, self._settings.unroll, packed=self._packed
+        )
         self._brick_members = [members[identity] for identity in pending if identity in members]
         return replace(chosen, bricks=bricks.without(broken), algorithms=algorithms.without(broken), broken=broken)
 
@@ -413,7 +417,7 @@ class _RunExecution:
         members, problems = selection.model_members(sources, models, self._folder / "profiled")
         if self._order.suite is not None:
             of_bricks = [identity for identity in identities if identity.subject is Subject.BRICK]
-            bricks, broken = selection.brick_members(self._order.suite, of_bricks, {}, 1)
+            bricks, broken = selection.brick_members(self._order.suite, of_bricks, {}, 1, packed=False)
             members, problems = members | bricks, problems | broken
         return members, [ProfileFailure(name, "", reason) for name, reason in problems.items()]
 

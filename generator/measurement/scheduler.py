@@ -328,12 +328,12 @@ class Scheduler:
             warmups, visits = sum(visit.warmups for visit in taken), tuple(visit.stored for visit in taken)
             block = partial(Block, self._number, self._round, warmups=warmups, visits=visits)
             if not task.packed:
-                (member,) = task.members
+                (alone,) = task.members
                 inner = tuple((visit.timed.elapsed_ns, visit.loops) for visit in taken)
                 edges = [visit.timed.edges_ns or 0 for visit in taken]
                 whole = tuple((ns + edge_ns, loops) for (ns, loops), edge_ns in zip(inner, edges, strict=True))
-                blocks.append((self._of(member), block(whole)))
-                if any(edges) and (part := self._recorder.part(member, INNER)) is not None:
+                blocks.append((self._of(alone), block(whole)))
+                if any(edges) and (part := self._recorder.part(alone, INNER)) is not None:
                     blocks.append((part, block(inner)))
                 continue
             with self._asking(task, "unpack_s"):

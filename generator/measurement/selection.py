@@ -145,7 +145,7 @@ def _select(alike: Sequence[Identity], store: Store, order: Order) -> Selection:
     )
 
 
-def wanted_bricks(suite: Suite, bench: Circumstances, *, packed: bool) -> dict[Identity, int]:
+def wanted_bricks(suite: Suite, bench: Circumstances, *, packed: bool, device: str) -> dict[Identity, int]:
     """Return one identity per brick, or in cache mode ``model`` one per brick and footprint class; read no file.
 
     Args:
@@ -153,12 +153,16 @@ def wanted_bricks(suite: Suite, bench: Circumstances, *, packed: bool) -> dict[I
         bench: Shared properties of the measurements.
         packed: True if packs are networks. In cache mode ``model``, add an identity for each position of a brick at a
             model's own inputs and outputs.
+        device: The device; only on a CPU do bricks of small models run alone.
 
     Returns:
         Footprint class of each identity in bytes; 0: it runs alone.
     """
     brick, in_model = Subject.BRICK, bench.conditions.cache == "model"
-    sizes = {key: _sizes(suite, key, packed=packed) if in_model else {0} for key in suite.keys}
+    stand_ins = {} if device == "cpu" else {CORE_LEVEL: REUSE_LEVELS[0]}
+    sizes = {
+        key: {stand_ins.get(size, size) for size in suite.footprints(key)} if in_model else {0} for key in suite.keys
+    }
     footprints = {
         bench.identity(brick, key, cache=level_name(size) if size else None): size
         for key in suite.keys
@@ -171,14 +175,8 @@ def wanted_bricks(suite: Suite, bench: Circumstances, *, packed: bool) -> dict[I
     return footprints
 
 
-def _sizes(suite: Suite, key: str, *, packed: bool) -> set[int]:
-    """Return the footprint classes to measure a brick in; ``CORE_LEVEL`` only if packs are profiled."""
-    sizes = suite.footprints(key)
-    return {*sizes} if packed else {size if size != CORE_LEVEL else REUSE_LEVELS[0] for size in sizes}
-
-
 def brick_members(
-    suite: Suite, identities: Iterable[Identity], footprints: Mapping[Identity, int], unroll: int
+    suite: Suite, identities: Iterable[Identity], footprints: Mapping[Identity, int], unroll: int, *, packed: bool
 ) -> tuple[dict[Identity, TaskMember], dict[str, str]]:
     """Read and verify the bricks that are about to run.
 
@@ -187,6 +185,7 @@ def brick_members(
         identities: Identities of the bricks to run.
         footprints: As ``wanted_bricks`` returns them; a brick without an entry runs alone.
         unroll: Copies in one network of a brick that runs alone; 0: the worker chooses.
+        packed: True if packs are networks: a brick that runs alone for its size is then brought into their form.
 
     Returns:
         Members by identity, and errors by key: a file is missing, does not match its name, or cannot be read.
@@ -211,7 +210,7 @@ def brick_members(
                 key[:_SHORT_KEY],
                 network,
                 as_is=bool(brick.salt),
-                in_model=brief and not brick.salt,
+                in_model=brief and packed and not brick.salt,
                 unroll=1 if size else unroll,
                 footprint=size,
                 macs=brick.cost.macs if brick.cost is not None else None,

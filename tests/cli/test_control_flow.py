@@ -51,7 +51,7 @@ def test_an_estimate_says_what_control_flow_takes_by_itself(cli: Cli, tmp_path: 
     assert flow["moved_ms"] > 0
     assert "beyond its body" in told.out
     assert "slices and stacks" in told.out
-    assert {part["cache"] for part in row["parts"]} == {row["level"]} == {"256KiB"}
+    assert {part["cache"] for part in row["parts"]} == {row["level"]} == {"64KiB"}
 
 
 def test_a_given_branch_is_decomposed(cli: Cli, detector: Path, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_a_bound_is_of_the_cache_state_that_the_brick_itself_was_measured_in(lab
 
 @pytest.mark.parametrize(
     ("bricks", "model", "alike"),
-    [("hot", "hot", True), ("hot", "model", False), ("8MiB", "model", True), ("8MiB", "hot", True),
+    [("hot", "hot", True), ("hot", "model", False), ("64KiB", "model", True), ("64KiB", "hot", True),
      ("128MiB", "model", False), ("cold", "cold", True)],
 )  # fmt: skip
 def test_a_bound_stands_beside_a_model_of_the_same_cache_state_only(

@@ -14,7 +14,7 @@ from dlbricks.analyzer.comparison.difference import Relation
 from dlbricks.analyzer.report.answers.comparison import comparison_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.footprint import REUSE_LEVELS, level_name
+from dlbricks.bricks.graph.footprint import CORE_LEVEL, level_name
 from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.constructor.uncertainty.calibration import CALIBRATION, Calibration, Method, scatter_of
 from dlbricks.db import Conditions, Run, Store, Subject, System
@@ -242,7 +242,7 @@ def test_a_missing_brick_is_listed_with_its_reason(bench) -> None:
     assert "torch: no verdict, since" in render(comparison_answer(of(bench)))
 
 
-LEVEL = Conditions(threads=1, cache=level_name(REUSE_LEVELS[0]))
+LEVEL = Conditions(threads=1, cache=level_name(CORE_LEVEL))
 
 
 def calibrated(bench):

@@ -11,7 +11,7 @@ import pytest
 from dlbricks.analyzer.estimation.estimate import estimate_between
 from dlbricks.analyzer.estimation.estimates import Estimates, estimate_record
 from dlbricks.analyzer.report.answers.estimated import estimates_answer
-from dlbricks.bricks.graph.footprint import REUSE_LEVELS, level_name
+from dlbricks.bricks.graph.footprint import CORE_LEVEL, level_name
 from dlbricks.db import Conditions, Run, Subject
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.machine.system import probe_system
@@ -191,7 +191,7 @@ def test_what_the_runtime_executes_is_read_between_batches(home, batches, graph)
 
 
 def test_where_the_executed_graph_is_known_at_other_sizes_it_is_read_too_and_is_the_basis(home, batches):
-    level = level_name(REUSE_LEVELS[0])
+    level = level_name(CORE_LEVEL)
     inside = filled(home, batches, "runtime", conditions=Conditions(1, level))
     layers = filled(home, batches, "source")
 

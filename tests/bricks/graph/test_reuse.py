@@ -89,7 +89,7 @@ def test_only_the_first_iteration_of_a_large_model_finds_weights_as_cold_as_the_
 
 def test_a_model_that_is_one_small_loop_is_small_as_a_whole(tmp_path: Path) -> None:
     """The inference before has read its weights before the first iteration: all are as warm as the model."""
-    for width, level in ((64, LEAST), (256, MIDDLE), (1024, REUSE_LEVELS[1])):
+    for width, level in ((64, CORE_LEVEL), (256, CORE_LEVEL), (1024, REUSE_LEVELS[1])):
         graph = graph_of(generation(width=width), tmp_path, CourseChoice("", 3))
         assert own_level(graph.control, footprint(graph)) == level
         assert {*classes(graph, "MatMul"), *classes(graph, "Relu")} == {0}

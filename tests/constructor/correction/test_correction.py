@@ -29,7 +29,7 @@ from dlbricks.models import find_models
 
 from ..conftest import one
 
-LEVEL, OTHER, CORE = (level_name(level) for level in (REUSE_LEVELS[0], REUSE_LEVELS[-1], CORE_LEVEL))
+LEVEL, OTHER = level_name(CORE_LEVEL), level_name(REUSE_LEVELS[-1])
 """That of every small model, and another."""
 
 EXECUTED = Method("onnxruntime", "cpu", "runtime", 1, "model", 1, 1, "float32")
@@ -198,7 +198,7 @@ def test_the_executed_graph_at_the_models_own_level(home, model, executed):
     answer = one(home, model, graph="runtime", cache="model")
 
     expected = len(keys) + 0.1
-    assert (answer.model.cutting.graph, answer.place.cache, answer.model.level) == ("runtime", "model", CORE)
+    assert (answer.model.cutting.graph, answer.place.cache, answer.model.level) == ("runtime", "model", LEVEL)
     assert answer.sums.sequential_ms == len(keys)
     assert answer.latency.ms == pytest.approx(expected)
     assert [value(answer, name) for name in ("fusion", "layout", "cache")] == [0.0, 0.0, 0.0]
@@ -415,7 +415,7 @@ def test_what_is_not_stored_has_a_reason_and_a_command(home, model, keys_of, exe
         assert answer.attribution[name].ms is None
         assert answer.attribution[name].reason
     assert "--graph fused" in shell_command(answer.attribution["fusion"].remedy)
-    assert f"with cache {CORE}" in answer.attribution["cache"].reason
+    assert f"with cache {LEVEL}" in answer.attribution["cache"].reason
     assert "--cache model" in shell_command(answer.attribution["cache"].remedy)
     assert answer.attribution["unexplained"].reason.startswith("it cannot be separated from fusion and cache")
     assert answer.latency.ms == pytest.approx(answer.sums.sequential_ms - value(answer, "overhead"))

@@ -276,7 +276,7 @@ def test_bricks_are_measured_as_in_a_model(mxnet, cli, here, small_suite):
     with Store.open("x.db") as store:
         measured = store.measurements(subject=Subject.BRICK)
     assert {one.key for one in measured} == {*small_suite.keys}
-    assert {one.conditions.cache for one in measured} == {"8MiB"}
+    assert {one.conditions.cache for one in measured} == {"64KiB"}
     assert all(one.unroll == 1 and one.footprint_bytes > 0 for one in measured)
 
 
