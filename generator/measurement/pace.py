@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 
-from ...bricks.graph.footprint import REUSE_LEVELS
 from ...db.samples.statistics import MIN_SAMPLES
 
 SESSION_S = 10.0
@@ -41,14 +40,17 @@ def loops_of(run_ns: int, *, brief: bool = False) -> int:
     return max(1, math.ceil(loop_ns(brief=brief) / max(run_ns, 1_000))) if run_ns else 1
 
 
-def warmups_of(run_ns: int, footprint: int = 0) -> int:
-    """Return the number of warm-up executions before a visit; a large pack needs none, since it evicts its own weights.
+def warmups_of(run_ns: int, *, evicts: bool | None = None) -> int:
+    """Return the number of warm-up executions before a visit.
+
+    Other visits came in between. What fits into the caches is executed once before, however long it takes: repeated, it
+    finds its weights there.
 
     Args:
         run_ns: Latest estimate of the duration of one execution.
-        footprint: Footprint class of a pack, in bytes.
+        evicts: True for what evicts its own weights, so that it needs no warm-up; None: not known.
     """
-    return int(run_ns < _WARM_NS and footprint < max(REUSE_LEVELS))
+    return int(run_ns < _WARM_NS if evicts is None else not evicts)
 
 
 @dataclass(slots=True)

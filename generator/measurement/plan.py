@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...bricks.graph.boundary import BOUNDARY
-from ...bricks.graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, level_name
+from ...bricks.graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, level_name, level_of
 from ...db.values import Identity, Measurement
 from ...models.runnable import Runnable
 from ..halves import halves
@@ -30,7 +30,7 @@ _MOST_ON_GPU = 1
 _MOST_MEMBERS = 300
 """Bricks of one pack: limited by the loss from a crash, and by the size of a profile."""
 
-_ROOM = 1.6
+_ROOM = 1.1
 """Largest size of a pack relative to its footprint class, unless a single brick is larger."""
 
 _MOST_COPIES = 8
@@ -39,7 +39,7 @@ _JITTER = 0.4
 """Largest shift of a brick in the order by size, as a difference of logarithms of bytes."""
 
 _FILLED = 0.7
-"""A pack below this part of its class is filled with copies of its own bricks; each copy has separate weights."""
+"""A pack below this part of its class takes further bricks, at last copies of its own ones with separate weights."""
 
 _WORKER_START_S = 0.5
 """Start of a worker: interpreter, runtime."""
@@ -155,6 +155,14 @@ class MeasurementTask:
     def footprint(self) -> int:
         """Footprint class of a pack, in bytes."""
         return self.members[0].footprint if self.packed else 0
+
+    @property
+    def evicts(self) -> bool | None:
+        """True if one execution leaves nothing of its weights in the caches, False if it does; None: not known."""
+        if self.packed:
+            return self.footprint >= max(REUSE_LEVELS)
+        touched = self.members[0].footprint_bytes
+        return False if touched is not None and level_of(touched) < max(REUSE_LEVELS) else None
 
     @property
     def footprint_bytes(self) -> int:
@@ -320,7 +328,7 @@ class MeasurementPlan:
             for task in group.tasks:
                 each = {member.id: _run_ns(member, measurements) for member in task.members}
                 run_ns = sum(ns * task.copies.get(name, 1) for name, ns in each.items())
-                runs = loops_of(int(run_ns), brief=task.brief) + warmups_of(int(run_ns), task.footprint)
+                runs = loops_of(int(run_ns), brief=task.brief) + warmups_of(int(run_ns), evicts=task.evicts)
                 visit_s = (runs * run_ns if run_ns >= 1 else loop_ns(brief=task.brief)) / 1e9 + _PROBES_S
                 loads = self.processes * (self.sessions_of(group) if task.packed else 1)
                 total += loads * sum(_load_s(member, measurements, task) for member in task.members)
@@ -510,19 +518,25 @@ def _packs_of(items: Sequence[TaskMember], name: str, place: Place) -> list[Meas
     for (footprint, _, _), members in sorted(kinds.items(), key=lambda kind: kind[0]):
         parts: list[list[TaskMember]] = []
         for item in members:
-            size_bytes = sum(member.read_bytes for member in parts[-1]) if parts else 0
-            full = size_bytes >= footprint or size_bytes + item.read_bytes > _ROOM * footprint
+            full = parts and (
+                _touched(parts[-1]) >= _FILLED * footprint or _touched([*parts[-1], item]) > _ROOM * footprint
+            )
             if not parts or full or len(parts[-1]) >= _MOST_MEMBERS:
                 parts.append([])
             parts[-1].append(item)
         if len(parts) > 1:
-            weights = sum(member.read_bytes for part in parts[-2:] for member in part)
-            if weights <= _ROOM * footprint and len(parts[-2]) + len(parts[-1]) <= _MOST_MEMBERS:
-                parts[-2:] = [[*parts[-2], *parts[-1]]]
+            last = [*parts[-2], *parts[-1]]
+            if _touched(last) <= _ROOM * footprint and len(last) <= _MOST_MEMBERS:
+                parts[-2:] = [last]
         for part in parts:
             pack = MeasurementTask(f"{name}.{len(packs)}", place, tuple(part), packed=True)
             packs.append(_filled(pack, footprint))
     return packs
+
+
+def _touched(members: Sequence[TaskMember]) -> int:
+    """Return the bytes of one pass over bricks: all weights, and the largest inputs and outputs of a brick."""
+    return sum(member.read_bytes for member in members) + max((member.live_bytes for member in members), default=0)
 
 
 def _filled(pack: MeasurementTask, footprint: int) -> MeasurementTask:

@@ -300,7 +300,7 @@ class Scheduler:
         run_ns = self._run_ns.get(task.id, 0)
         # Only the first of several executions would be cold.
         loops = 1 if task.cold else loops_of(run_ns, brief=task.brief)
-        warmups = 1 if task.cold else warmups_of(run_ns, task.footprint)
+        warmups = 1 if task.cold else warmups_of(run_ns, evicts=task.evicts)
         if task.id in self._fresh:  # its memory was just written elsewhere, and its buffers were never used
             self._fresh.discard(task.id)
             warmups += 1

@@ -164,5 +164,6 @@ def test_what_was_never_run_is_tried_once():
     assert loops_of(0) == 1
 
 
-def test_the_long_are_not_warmed_up():
+def test_what_fits_into_the_caches_is_warmed_up_and_what_evicts_itself_is_not():
     assert [warmups_of(run_ns) for run_ns in (1000, 39 * MS, 41 * MS)] == [1, 1, 0]
+    assert [warmups_of(41 * MS, evicts=False), warmups_of(1000, evicts=True)] == [1, 0]
