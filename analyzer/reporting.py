@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..bricks.decomposition import Decomposition
 from ..constructor.choice import Query
 from ..constructor.construction import construct
+from ..constructor.correction import with_denormals
 from ..constructor.result import Estimate
 from ..db import Store
 from ..generator.decomposition.decompose import decompose, readable
@@ -20,6 +21,8 @@ from ..models import ModelSource
 from .estimation.estimate import estimate, estimates_between, estimates_in
 from .estimation.learning import Gaps, learn
 from .estimation.reading import evidence_under, missing
+from .findings.analyses.runtime_settings import DENORMALS
+from .findings.finding import Finding
 from .findings.kept_findings import keep_findings, kept_findings
 from .measuring import MeasuringPlan, measure_missing, with_ceilings
 from .report.page.page import render_page
@@ -151,8 +154,19 @@ def _analysed(
                 unasked += [f"{row.name}: {reason}" for reason in row.unasked]
                 tried = prove and not row.unasked and time.monotonic() < plan.until
                 keep_findings(truth, findings, proven=tried)
-        sections.append(Section(entry, findings))
+        sections.append(Section(_with_denormals(entry, findings or ()), findings))
     return tuple(sections), tuple(unasked)
+
+
+def _with_denormals(entry: Estimate, findings: Sequence[Finding]) -> Estimate:
+    """Return an estimate whose attribution has what a trial showed of denormal numbers."""
+    proofs = [finding.proof for finding in findings if finding.kind == DENORMALS.name and finding.unproven is None]
+    proof = next(filter(None, proofs), None)
+    if proof is None or entry.attribution is None or entry.truth.ms is None:
+        return entry
+    saved_ms = (proof.saving_ms, *proof.ci95_ms)
+    low, middle, high = sorted(ms / proof.before_ms for ms in saved_ms)
+    return replace(entry, attribution=with_denormals(entry.attribution, (middle, low, high), entry.truth.ms))
 
 
 def _shows_execution(entry: Estimate) -> bool:

@@ -151,18 +151,30 @@ def report(result: Row) -> str:
         f"{'holds' if row['estimate_ms'] and holds(row) else '-':5}  {row['error'] or ''}"
         for row in rows
     ]
-    known = [row for row in rows if ratio(row) is not None]
-    errors = [abs((ratio(row) or 1.0) - 1) for row in known]
-    within = ", ".join(f"{percent(statistics.fmean(e <= most for e in errors))} within {most:.0%}" for most in _WITHIN)
-    widths = [(row["ci95_ms"][1] / row["estimate_ms"] - 1) for row in known if row["ci95_ms"]]
-    other = [row["name"] for row in known if row["empty_cache_ms"] != row["estimate_ms"]]
+    one = summary(result)
+    within = ", ".join(f"{percent(one[f'within_{most:.0%}'])} within {most:.0%}" for most in _WITHIN)
     lines.append(
-        f"{len(known)} models: median error {percent(statistics.median(errors))}, {within}, intervals hold "
-        f"{percent(statistics.fmean(map(holds, known)))}, half-width {percent(statistics.median(widths))}, "
-        f"bias {percent(statistics.median((ratio(row) or 1.0) - 1 for row in known))}; "
-        f"{len(other)} differ with an empty cache"
+        f"{one['models']} models: median error {percent(one['median_error'])}, {within}, intervals hold "
+        f"{percent(one['hold'])}, half-width {percent(one['half_width'])}, bias {percent(one['bias'])}; "
+        f"{one['differ']} differ with an empty cache"
     )
     return "\n".join(lines)
+
+
+def summary(result: Row) -> dict[str, float]:
+    """Return the figures of a result over its estimated models."""
+    known = [row for row in result["models"] if ratio(row) is not None]
+    ratios = [ratio(row) or 1.0 for row in known]
+    errors = [abs(one - 1) for one in ratios]
+    return {
+        "models": len(known),
+        "median_error": statistics.median(errors),
+        **{f"within_{most:.0%}": statistics.fmean(error <= most for error in errors) for most in _WITHIN},
+        "hold": statistics.fmean(map(holds, known)),
+        "half_width": statistics.median(row["ci95_ms"][1] / row["estimate_ms"] - 1 for row in known if row["ci95_ms"]),
+        "bias": statistics.median(ratios) - 1,
+        "differ": sum(row["empty_cache_ms"] != row["estimate_ms"] for row in known),
+    }
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import blocks
+import round_trip
 import visit_tables
 from calibrate import scatter
 from dlbricks.db.values import PROTOCOL
@@ -102,6 +103,21 @@ def _label(one: Result) -> str:
     label += ", neighbour" if one.get("neighbour") else ""
     label += f", run by ONNX Runtime {one['stack']['versions']['onnxruntime']}" if one.get("generated_with") else ""
     return label + (", new families" if one.get("half") == ["new"] else "")
+
+
+def _round_trips(folder: Path) -> str:
+    """Return the errors of private round trips."""
+    rows = []
+    for path in sorted(folder.glob("round-trip-*.json")):
+        result = read(path)
+        one = round_trip.summary(result)
+        how = "alternating with the models" if result["together"] else "before and after"
+        beside = f", {result['loops']} busy loops" if result["loops"] else ""
+        shares = [percent(one[name]) for name in ("median_error", "within_15%", "hold", "half_width")]
+        label = f"[`{result['graph']}`, {result['threads']} threads{beside}]({path.name})"
+        rows.append([label.replace("1 threads", "one thread"), how, one["models"], *shares])
+    head = ("bricks", "truth measured", "models", "median error", "within 15 %", "interval holds", "half-width")
+    return table(head, rows)
 
 
 def _across(folder: Path) -> str:
@@ -498,6 +514,7 @@ def _gpu(folder: Path) -> str:
 _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "accuracy": _accuracy,
     "across": _across,
+    "round-trips": _round_trips,
     "gates": _gates,
     "improved": _improved,
     "improved-zoo": lambda folder: _improved(folder, zoo=True),

@@ -106,6 +106,7 @@ def each_estimated(threads: Sequence[int], estimate: Callable[[int | None], Esti
 @shared.interpolate_option
 @flag("--predict", "Predict unmeasured bricks from others.")
 @flag("--layers", "Also show each brick's rate, roofline bound and headroom.")
+@flag("--strict", "End with exit code 3 if an estimate is mostly unstable, or the machine was disturbed.")
 @shared.all_option
 @shared.plot_option
 @shared.stored_options
@@ -115,6 +116,7 @@ def estimate(
     explain: bool,
     interpolate: bool,
     layers: bool,
+    strict: bool,
     plot: Path | None,
     database: str,
     **options: Any,
@@ -144,7 +146,8 @@ def estimate(
         note(f"picked: --graph {' '.join(graphs)}, the graph of the stored bricks")
     draw(estimates, plot)
     result = estimates_answer(estimates, explain=explain, layers=layers, most=most_rows())
-    answer(result, complete=estimates.complete)
+    doubtful = strict and any(entry.doubtful for entry in estimates)
+    answer(result, complete=estimates.complete and not doubtful)
 
 
 @click.command()

@@ -11,12 +11,15 @@ With every sum over the sequences of the model,
   (``bricks.cutting.fused.edge_layouts``).
 * *fusion*: savings of fusing operators across the edges of bricks. For each fused window of layers: the latency without
   fusion minus the latency with fusion, both in the network's own layout.
+* *denormals*: what denormal numbers cost, which no brick has: the model minus the same with them as zero. Known only
+  after a trial of the model (``with_denormals``).
 * *cache*: the executed bricks at the model's own reuse distance minus the same bricks in the requested cache state. A
   model that was requested in cold caches has no such term.
 
-No term uses the measured latency of the model or is a difference of two other terms, so *unexplained* is independent of
-them. A term is not counted if its interval includes zero. The estimate is *bricks* with the known corrections. If the
-executed bricks are measured at the model's footprint, it is their sum plus one call, for every request.
+No other term uses the measured latency of the model or is a difference of two other terms, so *unexplained* is
+independent of them. A term is not counted if its interval includes zero. The estimate is *bricks* with the known
+corrections. If the executed bricks are measured at the model's footprint, it is their sum plus one call, for every
+request.
 """
 
 from __future__ import annotations
@@ -432,3 +435,26 @@ def unexplained(corrected: Corrected, measured: tuple[float, float] | None, reas
     latency, half = measured
     unexplained_ms, reach = latency - corrected.explained_ms, math.hypot(corrected.explained_half_ms, half)
     return Term(unexplained_ms, (unexplained_ms - reach, unexplained_ms + reach))
+
+
+def with_denormals(
+    attribution: Mapping[str, Term], share: tuple[float, float, float], measured_ms: float
+) -> dict[str, Term]:
+    """Return an attribution with what denormal numbers cost; *unexplained* is the rest.
+
+    Args:
+        attribution: The causes so far.
+        share: Share of the model's latency that a trial saved with these numbers as zero, and its 95 % interval.
+        measured_ms: The model's latency.
+    """
+    left = attribution["unexplained"]
+    if left.ms is None or left.ci95_ms is None:
+        return dict(attribution)
+    ms, low, high = (measured_ms * part for part in share)
+    reach = math.hypot((high - low) / 2, (left.ci95_ms[1] - left.ci95_ms[0]) / 2)
+    rest_ms = left.ms - ms
+    return {
+        **attribution,
+        "denormals": Term(ms, (low, high)),
+        "unexplained": Term(rest_ms, (rest_ms - reach, rest_ms + reach)),
+    }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..bricks.layer import Cutting, LayerState
 from ..bricks.suite.brick import BrickTypes
+from ..db.values import Verdict
 from .choice import Query
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from .uncertainty.calibration import MethodError
 
 SIGNS = {
-    "bricks": 1, "fusion": -1, "layout": -1, "overhead": -1, "cache": 1, "unexplained": 1,
+    "bricks": 1, "fusion": -1, "layout": -1, "overhead": -1, "cache": 1, "denormals": 1, "unexplained": 1,
 }  # fmt: skip
 """The terms of an attribution with their signs; the signed ``counted`` terms add up to the measured latency."""
 
@@ -364,6 +365,9 @@ class RooflineBound:
     bricks: Roofline | None = None
 
 
+_MOSTLY = 0.5
+"""Share of a sum in unstable latencies above which an estimate is doubtful."""
+
 _DISTURBED = 0.1
 """Relative slowdown of visits above which a machine is disturbed."""
 
@@ -428,6 +432,20 @@ class Estimate:
     def disturbed(self) -> bool | None:
         """True if visits were slower than quiet visits by more than 10 %."""
         return None if self.disturbance is None else self.disturbance > _DISTURBED
+
+    @property
+    def unstable_share(self) -> float | None:
+        """Share of the sum from latencies whose mean is known to no better than 10 %; None without a sum."""
+        timed = [(part.latency_ms, part.verdict) for part in self.parts.sequences if part.latency_ms is not None]
+        total_ms = math.fsum(ms for ms, _ in timed)
+        if total_ms <= 0:
+            return None
+        return math.fsum(ms for ms, verdict in timed if verdict == Verdict.UNSTABLE) / total_ms
+
+    @property
+    def doubtful(self) -> bool:
+        """True if most of the sum is unstable, or if the machine was disturbed."""
+        return (self.unstable_share or 0.0) > _MOSTLY or bool(self.disturbed)
 
     @property
     def lower_bound_ms(self) -> float | None:

@@ -67,6 +67,7 @@ FIELDS = (
     Field("paired", path="truth.paired"),
     Field("disturbed"),
     Field("disturbance"),
+    Field("unstable_share"),
     Field("quiet", path="latency.quiet"),
     Field("ratio_reason", path="truth.reason"),
     Field("benanza_ratio_reason", path="bounds.reason"),

@@ -42,9 +42,6 @@ _VARIANTS = frozenset({"", INNER, HOST, *BOUNDARY, *FUSION})
 _NO_LATENCIES = (*PARTS, *BOUNDARY)
 """Variants that do not compete in bounds, because they are parts of a brick or positions; the others are algorithms."""
 
-NOT_KEPT = "what the runtime executes for the model is not known here; 'dlbricks run SUITE --with MODEL' finds it out"
-"""Reason for a missing attribution with an installed runtime."""
-
 
 def read_evidence(
     store: Store, models: Sequence[Decomposition | Failed], query: Query | None = None, cut: Cut = SINGLE
@@ -271,36 +268,34 @@ def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> 
 def _executed_graphs(models: Sequence[Decomposition], store: Store, choice: Choice | None) -> dict[str, Interventions]:
     """Return the executed graph of each model by its key.
 
-    Graphs are read from the cache folder (written by ``generate --graph runtime`` and ``run --with``) only if an
-    estimate can use them: other bricks are stored at a reuse distance, or an estimate at one needs the number of
-    executed nodes. A runtime without fusion executes the model's own graph.
+    A runtime without fusion executes the model's own graph. Other graphs are asked for only where an estimate can use
+    them: bricks of them may be stored in the model's cache state, or bricks with layout changes at their edges are. A
+    worker loads the model then, unless an earlier command kept the answer: an estimate never depends on that.
     """
     if choice is not None and executes_as_written(choice.stack):
         return {model.own.key: as_written(model.own) for model in models}
     executed = {model.own.key: intervened_in(model) for model in models if model.executed is not None}
     rest = [model for model in models if model.executed is None]
     reason = "nothing is stored" if choice is None else _why_not(choice)
-    if rest and choice is not None and reason is None and not _at_levels(choice.conditions.cache):
+    if rest and choice is not None and reason is None:
         source_keys = {part.key for model in models for part in model.sequences}
         states = {COLD} if choice.conditions.cache == COLD else {model.level for model in rest}
-        measured = _measured_keys(store, choice, states)
-        if not any(keys.difference(source_keys) for keys in measured):
+        others = any(keys - source_keys for keys in _measured_keys(store, choice, states))
+        at_edges = any(not keys.isdisjoint(source_keys) for keys in _measured_keys(store, choice, states, INNER))
+        if not (others or at_edges or _any_unfused(rest, store, choice)):
             reason = "no brick of the executed graph is measured as the model is"
     if not rest or reason is not None or choice is None:
         return executed | {model.own.key: Interventions(reason=reason or "") for model in rest}
-    graphs = ExecutedGraphs(choice.stack.runtime, choice.conditions.threads)
     unfused = _any_unfused(rest, store, choice)
-    for model in rest:
-        executed[model.own.key] = _intervened(model, graphs, unfused=unfused)
+    with ExecutedGraphs(choice.stack.runtime, choice.conditions.threads) as graphs:
+        for model in rest:
+            executed[model.own.key] = _intervened(model, graphs, unfused=unfused)
     return executed
 
 
 def _intervened(model: Decomposition, graphs: ExecutedGraphs, *, unfused: bool) -> Interventions:
-    """Return the kept executed graph of a model, without starting a worker."""
     try:
-        executed = graphs.kept(model.source, model.source.skeleton(), model.own)
-        if executed is None:
-            return Interventions(reason=NOT_KEPT)
+        executed = graphs.of(model.source, model.source.skeleton(), model.own)
         units = tuple(fused_sequences(executed, 1)) if unfused else None
     except DlbricksError as error:
         return Interventions(reason=str(error))
@@ -325,7 +320,3 @@ def _why_not(choice: Choice) -> str | None:
     if choice.conditions.dtype != NATIVE:
         return f"the graph that the runtime executes in {choice.conditions.dtype} is not known"
     return why_not_here(choice.stack, choice.system)
-
-
-def _at_levels(cache: str) -> bool:
-    return cache == MODEL or is_level(cache)

@@ -211,6 +211,7 @@ class OptimiserTraits:
         renamed: Matches the name of an operator that was copied or laid out anew. The group ``name`` is its earlier
             name. None: the runtime renames nothing.
         summands: The first input slot with a summand, by operator.
+        by_threads: True if another number of threads may execute another graph.
     """
 
     layouts: Layouts = field(default_factory=Layouts)
@@ -219,6 +220,7 @@ class OptimiserTraits:
     blocked: re.Pattern[str] | None = None
     summands: int = 0
     renamed: re.Pattern[str] | None = None
+    by_threads: bool = True
 
     def stands_for(self, name: str) -> tuple[str, str] | None:
         """Return the values in an operator's name, the likelier one first; None if it kept its name."""

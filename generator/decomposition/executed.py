@@ -308,7 +308,8 @@ class ExecutedGraphs(Workers[Place]):
         if model is None:
             return None
         versions = [_FORMAT, __version__, onnx.__version__]
-        return content_key([model, runtime_salt(stack, instruction_set()), self._threads, asked(), versions])
+        threads = self._threads if optimiser_of(stack.backend).by_threads else 0
+        return content_key([model, runtime_salt(stack, instruction_set()), threads, asked(), versions])
 
 
 def require_parts(backend: str) -> None:

@@ -21,6 +21,7 @@ from ...models.cache import keep, kept
 from ...models.source import fingerprint
 from ...version import __version__
 from ..backends.custom_ops import asked
+from ..backends.registry import optimiser_of
 from .cut import Cut
 
 _KEPT, _FILE = "decompositions", "decomposition.msgpack.z"
@@ -95,7 +96,8 @@ def _entry(source: ModelSource, cut: Cut) -> str | None:
         return None
     width = [cut.granularity, cut.overlap, cut.connected, cut.graph]
     try:
-        runtime = None if cut.graph == "source" else [_salt(cut), cut.threads]
+        by_threads = cut.graph != "source" and optimiser_of(cut.runtime.backend).by_threads
+        runtime = None if cut.graph == "source" else [_salt(cut), cut.threads if by_threads else 0]
     except DlbricksError:
         return None
     return content_key([model, width, runtime, asked(), [_FORMAT, __version__, onnx.__version__, _newest()]])

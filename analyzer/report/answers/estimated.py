@@ -68,6 +68,13 @@ def caveats(estimates: Sequence[Estimate]) -> list[str]:
             f"disturbed: the machine slowed {counts} ({names}); {ratios_hold}"
             "to compare runs or machines, use undisturbed_ms"
         )
+    shaky = [entry for entry in estimates if entry.doubtful and not entry.disturbed]
+    if shaky:
+        shares = [f"{entry.name} {percent(entry.unstable_share or 0.0)}" for entry in shaky]
+        lines.append(
+            f"unstable: most of the time comes from latencies that are known to no better than 10% "
+            f"({_listed(shares)}); measure them again: dlbricks run SUITE --again noisy"
+        )
     apart = [entry.name for entry in estimates if entry.truth.paired is False]
     if apart:
         lines.append(

@@ -69,6 +69,7 @@ TRAITS = OptimiserTraits(
     blocked=re.compile(r"(?P<value>.+?)(?P<step>_bn|_mul)?_nchwc(_token_\d+)?"),
     summands=3,
     renamed=re.compile(r"(?P<name>.+?)(/duplicated)*(_token_\d+)?"),
+    by_threads=False,  # its graph transformers are not told the number
 )
 
 

@@ -15,7 +15,8 @@ from dlbricks.analyzer.shell import shell_command
 from dlbricks.bricks.cutting.fused import edge_layouts, fused_sequences
 from dlbricks.bricks.graph.footprint import CORE_LEVEL, REUSE_LEVELS, level_name, level_of
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
-from dlbricks.constructor.result import SIGNS
+from dlbricks.constructor.correction import with_denormals
+from dlbricks.constructor.result import SIGNS, Term
 from dlbricks.constructor.uncertainty.calibration import Method, method_error
 from dlbricks.db import Conditions, Run, Stack, Subject
 from dlbricks.db.values import INNER
@@ -74,7 +75,7 @@ def reference(lab, name, ms, cache):
 
 
 def value(answer, name):
-    return answer.attribution[name].ms
+    return answer.attribution[name].ms if name in answer.attribution else None
 
 
 def balance(answer):
@@ -268,21 +269,29 @@ def test_fusion_is_what_windows_save_with_it(explained, windows):
     assert balance(answer) == pytest.approx(8.0)
 
 
-def test_what_a_runtime_executes_is_read_from_the_cache_folder(explained, windows, monkeypatch, tmp_path):
-    """No worker is started for an estimate; where nothing is kept, it says which command finds it out."""
+def test_an_estimate_does_not_depend_on_what_the_cache_folder_keeps(explained, windows, monkeypatch, tmp_path):
     lab, model, *_ = explained
     windows(lab)
+    monkeypatch.setenv("DLBRICKS_CACHE", str(tmp_path))
+
+    made = one(lab, model, cache="hot")
+    monkeypatch.setattr(Worker, "start", lambda *_, **__: pytest.fail("a worker was started"))
+    kept = one(lab, model, cache="hot")
+
+    assert made.latency == kept.latency
+    assert made.attribution == kept.attribution
+    assert value(made, "cache") is not None
+    assert value(made, "fusion") is not None
+
+
+def test_no_worker_is_started_for_a_graph_that_no_estimate_can_use(home, model, keys_of, monkeypatch, tmp_path):
+    monkeypatch.setenv("DLBRICKS_CACHE", str(tmp_path))
+    home.put([(key, 2.0) for key in set(keys_of(model))], conditions=under(LEVEL))
     monkeypatch.setattr(Worker, "start", lambda *_, **__: pytest.fail("a worker was started"))
 
-    answer = one(lab, model, cache="hot")
-    monkeypatch.setenv("DLBRICKS_CACHE", str(tmp_path))
-    bare = one(lab, model, cache="hot")
+    answer = one(home, model, cache="model")
 
-    assert value(answer, "cache") is not None
-    assert value(answer, "fusion") is not None
-    assert bare.latency.ms is not None
-    assert "'dlbricks run SUITE --with MODEL'" in bare.attribution["fusion"].reason
-    assert bare.attribution["unexplained"].ms is None
+    assert "no brick of the executed graph" in answer.attribution["fusion"].reason
 
 
 def test_without_bricks_of_the_executed_graph_the_estimate_is_what_is_explained(home, model, windows, keys_of):
@@ -501,3 +510,18 @@ def test_where_a_call_is_not_measured_the_sum_stands(lab, fork, keys_of):
     assert term.ms is None
     assert "call" in term.reason
     assert shell_command(term.remedy).endswith("--again all")
+
+
+def test_denormal_numbers_are_a_part_of_what_was_unexplained(explained, windows):
+    lab, model, *_ = explained
+    windows(lab)
+    before = one(lab, model, cache="hot").attribution
+
+    after = with_denormals(before, (0.25, 0.2, 0.3), 8.0)
+
+    assert (after["denormals"].ms, after["denormals"].ci95_ms) == (2.0, (1.6, 2.4))
+    assert after["unexplained"].ms == pytest.approx(before["unexplained"].ms - 2.0)
+    low, high = after["unexplained"].ci95_ms
+    assert high - low > before["unexplained"].ci95_ms[1] - before["unexplained"].ci95_ms[0]
+    nothing = {**before, "unexplained": Term(reason="unknown")}
+    assert with_denormals(nothing, (0.25, 0.2, 0.3), 8.0) == nothing
