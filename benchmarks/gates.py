@@ -1,12 +1,17 @@
 """Count right decisions of the gate: a model against a copy, and against a copy that is slower by a known share.
 
     python benchmarks/gates.py [--model minilm_l6] [--tries 20] [--threads 1] [--loops 0 2] [--slower 0.12]
+    python benchmarks/gates.py --curve --tries 5 [--models FILE ...] [--shares 0 0.02 0.03 0.05 0.13] [--loops 0 2]
     python benchmarks/gates.py --proofs 200 [--models squeezenet ...] [--threads 1] [--name NAME]
 
 The slower copy computes an additional chain of products of its first input, so long that it takes at least ``--slower``
 more. The result contains this share, by CPU time in one process before the tries. Each try calls ``dlbricks.gate``
 with a minimum effect of 5 %. It fails if ``compare --fail-on slower`` would end with exit code 4. Written under
 ``--out``: ``gates-t<threads>.json``.
+
+With ``--curve`` several models are compared with copies that are slower by each of some shares, 0 for equal ones,
+under default settings: how often a difference is found, how wrong its size is, and how often equal copies look slower.
+Written: ``power-t<threads>.json``; a later call adds to it, so that a curve may grow over days.
 
 With ``--proofs`` models are compared with themselves as often in all, like in the proof of a finding. At most 5 % of
 the intervals may exclude zero. Written: ``equal-t<threads>[-<name>].json``; a later call adds to it.
@@ -17,6 +22,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -40,6 +47,9 @@ _BATCH = 10
 _SMALL = ("squeezenet", "mobilenet_v2", "shufflenet", "minilm_l6", "levit_128", "resnet18")
 """Models of a few milliseconds, and of several families."""
 
+_FRESH = 8
+"""Processes that tell how much slower a copy is."""
+
 _MINIMUM = 0.05
 _FINDING = 0.03
 """Share of a model that a finding must save."""
@@ -53,6 +63,8 @@ def main() -> None:
     arguments.add_argument("--threads", type=int, default=1)
     arguments.add_argument("--loops", type=int, nargs="+", default=[0, 2])
     arguments.add_argument("--slower", type=float, default=0.12)
+    arguments.add_argument("--curve", action="store_true")
+    arguments.add_argument("--shares", type=float, nargs="+", default=[0.0, 0.03])
     arguments.add_argument("--proofs", type=int, default=0)
     arguments.add_argument("--models", nargs="+", default=_SMALL, help="of the proofs")
     arguments.add_argument("--name", default="", help="distinguishes several runs of proofs")
@@ -60,6 +72,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="dlbricks-gates-") as name:
         if options.proofs:
             equal(options, Path(name))
+        elif options.curve:
+            curve(options, Path(name))
         else:
             experiment(options, Path(name))
 
@@ -82,6 +96,46 @@ def experiment(options: argparse.Namespace, folder: Path) -> None:
     result = {"model": options.model, "threads": options.threads, "injected": injected, "tries": rows}
     right = sum(row["failed"] == (row["kind"] == "slower") for row in rows)
     write(options.out / f"gates-t{options.threads}.json", result, f"{right} of {len(rows)} decisions are right")
+
+
+def curve(options: argparse.Namespace, folder: Path) -> None:
+    """Compare models with copies that are slower by known shares; the file is written after each try."""
+    path = options.out / f"power-t{options.threads}.json"
+    rows: list[dict[str, Any]] = read(path, {"rows": []})["rows"]
+    pairs = []
+    for number, source in enumerate(find_models(options.models)):
+        old = folder / f"{number}.onnx"
+        onnx.save(onnx.load(source.runnable(folder).path), old)
+        for share in options.shares:
+            new = folder / f"{number}-{share}.onnx"
+            injected = _slowed_by(old, new, share)
+            pairs.append((source.name, share, injected, *find_models([old, new])))
+    for number, loops in itertools.product(range(options.tries), options.loops):
+        with busy(loops):
+            for name, share, injected, before, after in pairs:
+                tried = _tried(before, after, options, minimum_effect=None)
+                rows.append({"model": name, "share": share, "injected": injected, "loops": loops, **tried})
+                write(path, {"threads": options.threads, "rows": rows}, _told(rows[-1], number))
+
+
+def _slowed_by(old: Path, new: Path, share: float) -> float:
+    """Write a copy that takes about so much longer; return its additional share, the mean of fresh processes."""
+    if not share:
+        new.write_bytes(old.read_bytes())
+        return 0.0
+    slowed(old, new, share)
+    command = [sys.executable, "-c", "import gates, sys; print(gates._ratio(*sys.argv[1:]))", str(old), str(new)]
+    there = Path(__file__).parent
+    ratios = [float(subprocess.check_output(command, cwd=there, text=True)) for _ in range(_FRESH)]
+    return statistics.fmean(ratios) - 1
+
+
+def _told(row: dict[str, Any], number: int) -> str:
+    low, high = row["ratio_ci95"]
+    return (
+        f"{number} {row['model']}, {row['loops']} loops: {row['injected']:+.2%} reads {row['ratio'] - 1:+.2%} "
+        f"({low - 1:+.2%} to {high - 1:+.2%}), {row['verdict']}, {row['wall_s']:.0f} s"
+    )
 
 
 def equal(options: argparse.Namespace, folder: Path) -> None:
@@ -115,9 +169,12 @@ def equal(options: argparse.Namespace, folder: Path) -> None:
         write(path, found, f"{len(excluding)} of {len(rows)} proofs exclude zero")
 
 
-def _tried(before: ModelSource, after: ModelSource, options: argparse.Namespace) -> dict[str, Any]:
+def _tried(
+    before: ModelSource, after: ModelSource, options: argparse.Namespace, minimum_effect: float | None = _MINIMUM
+) -> dict[str, Any]:
     begun = time.monotonic()
-    found = gate(before, after, threads=options.threads, minimum_effect=_MINIMUM)
+    given = {} if minimum_effect is None else {"minimum_effect": minimum_effect}
+    found = gate(before, after, threads=options.threads, **given)
     seen = found.levels.difference
     return {
         "failed": found.blind or str(found.verdict) == "SLOWER",
