@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, Unpack
 from ..bricks.decomposition import Decomposition
 from ..bricks.inference.shapes import ShapeOracle
 from ..bricks.layer import LayerState
+from ..bricks.suite.suite import GRAPHS
 from ..constructor.choice import Choice, Query
 from ..constructor.remedies import Task
 from ..db import Kernel, KernelView, Store, Subject
 from ..db.queries import Filter
 from ..db.values import PROFILED_CACHE
-from ..errors import UsageError
+from ..errors import BackendUnavailable, UsageError
 from ..generator.decomposition.cut import Cut
 from ..generator.decomposition.decompose import decompose, readable
 from ..models import ModelSource
@@ -361,7 +362,7 @@ def kernels(
     whole: bool = False,
     granularity: int = 1,
     connected: bool = False,
-    graph: str = "source",
+    graph: str | None = None,
     oracle: ShapeOracle | None = None,
     **fields: Unpack[QueryFields],
 ) -> Kernels:
@@ -374,7 +375,7 @@ def kernels(
         whole: Profiles of whole models, instead of the sum over their bricks.
         granularity: Most layers in a sequence; that of the suite that was profiled.
         connected: Sequences may be weakly connected windows.
-        graph: Which graph is decomposed (as for ``estimate``).
+        graph: Which graph is decomposed; None: the first of source, runtime and fused of which most views are stored.
         oracle: Finds shapes that inference does not; by default a worker that starts when it is needed.
         **fields: Fields of a ``Query``, in place of those of ``query``.
 
@@ -390,25 +391,45 @@ def kernels(
     query = asked(query, fields)
     if query.cache is not None:
         raise UsageError("kernels do not depend on the cache state", remedy="leave the cache state out")
-    # Sequences that overlap would count layers twice.
-    settled = settle(store, query, Cut(granularity, connected=connected, graph=graph))
+    names = [graph] if graph else GRAPHS[:1] if whole else ("source", "runtime", "fused")
+    along = partial(_kernels_along, models, store, query, oracle=oracle, whole=whole)
+    chosen, missing = along(Cut(granularity, connected=connected, graph=names[0]))
+    for name in names[1:]:
+        if not missing:
+            break
+        try:
+            others, lacking = along(Cut(granularity, connected=connected, graph=name))
+        except (BackendUnavailable, UsageError):
+            continue  # this graph is unknown here, or in this precision
+        if lacking < missing:
+            chosen, missing = others, lacking
+    return chosen
+
+
+def _kernels_along(
+    models: Sequence[ModelSource], store: Store, query: Query, cut: Cut, *, oracle: ShapeOracle | None, whole: bool
+) -> tuple[Kernels, float]:
+    """Return the kernels of models along one graph, and the share of views that are missing; raises as ``kernels``."""
+    settled = settle(store, query, cut)
     cut, query = settled.cut, settled.query
     if settled.why_not is not None:
-        return Kernels(tuple(ModelKernels(model.name, whole, model.batch, error=settled.why_not) for model in models))
+        errors = [ModelKernels(model.name, whole, model.batch, error=settled.why_not) for model in models]
+        return Kernels(tuple(errors)), 1.0
     decompositions = decompose(models, cut, oracle=oracle)
-    parts = partial(_parts, whole=whole)
-    keys = {key for model in readable(decompositions) for key, _ in parts(model) if key is not None}
+    parts = {model.own.key: _parts(model, whole=whole) for model in readable(decompositions)}
+    keys = {key for counts in parts.values() for key, _ in counts if key is not None}
     subject = Subject.MODEL if whole else Subject.BRICK
     choice, views = _choose(store, keys, query, subject)
     tasks = Tasks(store, choice, query, cut)
-    return Kernels(
-        tuple(
-            _kernels_of(model, parts(model), choice, views, tasks, whole=whole)
-            if isinstance(model, Decomposition)
-            else ModelKernels(model.source.name, whole, model.source.batch, error=model.reason)
-            for model in decompositions
-        )
-    )
+    rows = [
+        _kernels_of(model, parts[model.own.key], choice, views, tasks, whole=whole)
+        if isinstance(model, Decomposition)
+        else ModelKernels(model.source.name, whole, model.source.batch, error=model.reason)
+        for model in decompositions
+    ]
+    asked_for = sum(counts.total() for counts in parts.values())
+    lacking = sum(view.copies for row in rows for view in row.missing)
+    return Kernels(tuple(rows)), lacking / asked_for if asked_for else 0.0
 
 
 def _parts(model: Decomposition, *, whole: bool) -> Counter[tuple[str | None, tuple[str, ...]]]:

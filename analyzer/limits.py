@@ -19,7 +19,9 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
 }
 """Units of a figure by its canonical one, each with its factor."""
 
-_FORM = re.compile(r"([a-z][a-z0-9-]*)([<>])([0-9.]+(?:e[+-]?[0-9]+)?)([A-Za-z]*)")
+_BYTES_PER_MB = 1e6
+
+_FORM = re.compile(r"([a-z][a-z0-9-]*(?:/s)?)([<>])([0-9.]+(?:e[+-]?[0-9]+)?)([A-Za-z]*)")
 
 
 class Standing(StrEnum):
@@ -42,6 +44,11 @@ class Figure:
 
     value: float | None
     interval: tuple[float, float] | None = None
+
+    @classmethod
+    def of_bytes(cls, count: int | None) -> Figure:
+        """Return a figure in MB."""
+        return cls(None if count is None else count / _BYTES_PER_MB)
 
 
 @dataclass(frozen=True, slots=True)

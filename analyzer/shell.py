@@ -48,8 +48,9 @@ def shell_steps(task: Task, *, database: bool = True) -> list[str]:
         case TaskKind.BRICKS:
             cut = [*model, "-g", str(task.granularity), *(["--overlap"] if task.overlap else [])]
             cut += ["--connected"] if task.connected else []
+            cut += ["--graph", task.graph]
             if task.graph != "source":
-                cut += ["--graph", task.graph, *_words(option for option in runtime if option not in _DEFAULT_RUNTIME)]
+                cut += _words(option for option in runtime if option not in _DEFAULT_RUNTIME)
             # A name of its own: ``generate`` replaces a suite, and the user's own must not be the one.
             digest = hashlib.sha256("\0".join(cut).encode("utf-8", "surrogateescape")).hexdigest()
             suite = f"suite-g{task.granularity}-{digest[:8]}"

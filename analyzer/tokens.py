@@ -23,6 +23,7 @@ from ..models.dimensions import DimensionKind
 from ..models.source import find_models
 from ..tabular import Field, Records, Row, Tabular, fields, record_of
 from .estimation.estimate import estimates_in
+from .limits import Figure
 from .measuring import MeasuringPlan
 from .report.answers.estimated import caveats
 from .report.answers.summary import measured_lines
@@ -327,6 +328,26 @@ def tokens_answer(result: Tokens) -> Answer:
         summary=list(_summary(result)),
         table=[{**record, "read": _read(row)} for record, row in zip(records.results, result.rows, strict=True)],
     )
+
+
+def token_figures(result: Tokens) -> dict[str, dict[str, Figure]]:
+    """Return the figures that limits can name, by length of the prompt."""
+    return {
+        f"{result.step.source.name}, {row.prompt} tokens": {
+            "first-token": Figure(row.ttft_ms, row.ttft_ci95_ms),
+            "token": Figure(row.token_ms, row.token_ci95_ms),
+            "tokens/s": Figure(row.tokens_per_s, _rates(row.token_ci95_ms)),
+        }
+        for row in result.rows
+    }
+
+
+def _rates(token_ci95_ms: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Return the interval of tokens per second."""
+    if token_ci95_ms is None or min(token_ci95_ms) <= 0:
+        return None
+    low_ms, high_ms = token_ci95_ms
+    return 1e3 / high_ms, 1e3 / low_ms
 
 
 def _summary(result: Tokens) -> Iterator[str]:

@@ -148,6 +148,8 @@ class Trait(Flag):
     """Runtimes compute it on the way of a convolution or product."""
     SLOW = auto()
     """ONNX Runtime has no vectorised kernel for it on the CPU."""
+    VALUED = auto()
+    """Its time depends on the values of its operands, on equal shapes."""
 
 
 class ShapedBy(Enum):
@@ -332,7 +334,7 @@ _ROWS = (
              deciding=(1,), shaped_by=_OTHERS),
     # move
     Operator("CenterCropPad", Kind.MOVE, work=elementwise.move, shaped_by=_OTHERS, deciding=(1,)),
-    Operator("Compress", Kind.MOVE, work=elementwise.move, shaped_by=_CONTENTS, deciding=(1,)),
+    Operator("Compress", Kind.MOVE, work=elementwise.move, traits=_T.VALUED, shaped_by=_CONTENTS, deciding=(1,)),
     Operator("Concat", Kind.MOVE, work=elementwise.move, traits=_T.COUNTS | _T.QUANTISABLE | _T.SUMS, data=None),
     Operator("DepthToSpace", Kind.MOVE, work=elementwise.move),
     Operator("Expand", Kind.MOVE, work=elementwise.move,
@@ -388,12 +390,12 @@ _ROWS = (
     Operator("ArgMax", Kind.SELECTION, work=elementwise.COMPARED, traits=_T.INDEXES | _T.ROWS,
              shaped_by=_SHAPES),
     Operator("ArgMin", Kind.SELECTION, work=elementwise.COMPARED, traits=_T.ROWS),
-    Operator("NonMaxSuppression", Kind.SELECTION, work=elementwise.non_max_suppression, shaped_by=_CONTENTS,
-             deciding=(2, 3, 4)),
-    Operator("NonZero", Kind.SELECTION, work=elementwise.COMPARED, shaped_by=_CONTENTS),
-    Operator("TopK", Kind.SELECTION, work=elementwise.top_k, traits=_T.PASSES | _T.ROWS, shaped_by=_OTHERS,
-             deciding=(1,)),
-    Operator("Unique", Kind.SELECTION, work=elementwise.unique, shaped_by=_CONTENTS),
+    Operator("NonMaxSuppression", Kind.SELECTION, work=elementwise.non_max_suppression, traits=_T.VALUED,
+             shaped_by=_CONTENTS, deciding=(2, 3, 4)),
+    Operator("NonZero", Kind.SELECTION, work=elementwise.COMPARED, traits=_T.VALUED, shaped_by=_CONTENTS),
+    Operator("TopK", Kind.SELECTION, work=elementwise.top_k, traits=_T.PASSES | _T.ROWS | _T.VALUED,
+             shaped_by=_OTHERS, deciding=(1,)),
+    Operator("Unique", Kind.SELECTION, work=elementwise.unique, traits=_T.VALUED, shaped_by=_CONTENTS),
     # convolution
     Operator("CausalConvWithState", Kind.CONVOLUTION, work=linear.causal_conv_with_state, shaped_by=_OPERANDS),
     Operator("Conv", Kind.CONVOLUTION, work=linear.conv, traits=_T.REAL | _T.QUANTISABLE, parameters=(1, 2)),
@@ -564,6 +566,9 @@ _ROWS = (
              parameters=(3,), domain=MICROSOFT),
     Operator("RotaryEmbedding", Kind.ATTENTION, work=linear.rotary_embedding, shaped_by=_OPERANDS,
              domain=MICROSOFT),
+    # experts, com.microsoft: those that a router chooses, by its operands
+    Operator("MoE", Kind(0), traits=_T.VALUED, shaped_by=_OPERANDS, data=None, domain=MICROSOFT),
+    Operator("QMoE", Kind(0), traits=_T.VALUED, shaped_by=_OPERANDS, data=None, domain=MICROSOFT),
     # conversion, com.microsoft
     Operator("DequantizeLinear", Kind.CONVERSION, work=fused.dequantize, parameters=(0, 1), domain=MICROSOFT),
     Operator("QuantizeLinear", Kind.CONVERSION, work=fused.quantize, parameters=(1,), domain=MICROSOFT),

@@ -11,7 +11,7 @@ import click
 
 from ..errors import BackendError, ModelError, UsageError, WorkerError
 from . import options as shared
-from .console import answer, is_quiet, most_rows, note, watched
+from .console import answer, is_quiet, judgements, most_rows, note, standing, watched, with_limits
 from .models import (
     NATURAL,
     NEW_FILE,
@@ -19,10 +19,12 @@ from .models import (
     POSITIVE,
     assumed_dimensions,
     custom_ops_option,
+    data_option,
     dimension,
     flag,
     known_models,
     lengths,
+    limits_option,
     model_arguments,
     option,
     saving,
@@ -33,6 +35,7 @@ from .models import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from ..analyzer.limits import Limit
     from ..analyzer.setups import Setup
     from ..constructor.result import Estimate
     from ..db import Store
@@ -49,9 +52,11 @@ if TYPE_CHECKING:
 @flag("--no-prove", "Do not try remedies.")
 @shared.interpolate_option
 @option("--write", "Folder for improved models with a proven saving.", NEW_FOLDER, metavar="DIR")
+@limits_option("'latency>10ms', 'size>50MB'; repeatable.", "latency", "size")
 @shared.measuring_options
 def report(
     *,
+    limits: tuple[Limit, ...],
     out: Path,
     stored: bool,
     trace: Path | None,
@@ -70,7 +75,7 @@ def report(
         dlbricks report squeezenet -o report.html
     """
     from ..analyzer.predicting import first_answer
-    from ..analyzer.report.answers.summary import report_answer
+    from ..analyzer.report.answers.summary import report_answer, report_figures
     from ..analyzer.reporting import report as write_report
 
     sources = known_models(options)
@@ -99,7 +104,8 @@ def report(
         from ..analyzer.report.viewers import annotate
 
         annotate(result.sections, annotated)
-    answer(report_answer(result), complete=result.complete)
+    judged = judgements(limits, report_figures(result) if limits else {})
+    answer(with_limits(report_answer(result), judged), complete=result.complete, **standing(judged))
 
 
 def take_setup(options: dict[str, Any], *, stored: bool) -> Setup:
@@ -180,9 +186,11 @@ def predict(*, target: float, budget_s: float | None, stored: bool, database: st
 @shared.report_options
 @shared.setting_option
 @option("--suite", "Folder to keep the bricks in; else a temporary one.", NEW_FOLDER, metavar="SUITE")
+@limits_option("'tokens/s<20', 'first-token>500ms', 'token>50ms'; repeatable.", "tokens/s", "first-token", "token")
 @shared.measuring_options
 def tokens(
     *,
+    limits: tuple[Limit, ...],
     models: tuple[str, ...],
     lengths: tuple[int, ...] | None,
     dims: tuple[tuple[str, tuple[int, ...]], ...],
@@ -200,7 +208,7 @@ def tokens(
     Example:
         dlbricks tokens distilgpt2 --prompt 32..512 --new 128
     """
-    from ..analyzer.tokens import pair, tokens_answer
+    from ..analyzer.tokens import pair, token_figures, tokens_answer
     from ..analyzer.tokens import tokens as time_tokens
 
     if several := next((name for name, sizes in dims if len(sizes) > 1), None):
@@ -214,7 +222,8 @@ def tokens(
             prompt, step, store=store, lengths=lengths or (), setup=setup, measure=not stored, progress=progress,
             **options,
         )  # fmt: skip
-    answer(tokens_answer(speed), complete=speed.complete)
+    judged = judgements(limits, token_figures(speed) if limits else {})
+    answer(with_limits(tokens_answer(speed), judged), complete=speed.complete, **standing(judged))
 
 
 # The command that finds what models miss, and proves it where that is asked for.
@@ -257,13 +266,7 @@ def analyze(*, fail_on: float | None, database: str, **options: Any) -> None:
     "--noise-ok",
     "Accept changes of the last digits beyond the model's own noise, up to 0.001 of an output's largest value.",
 )
-@option(
-    "--data",
-    "Your own inputs, an array for each: compared on them too, timed on the first; repeatable.",
-    click.Path(path_type=Path, exists=True, dir_okay=False),
-    multiple=True,
-    metavar="FILE.npz",
-)
+@data_option("compared on them too, timed on the first; repeatable.", multiple=True)
 @shared.quiet_option
 @shared.wait_option
 @shared.format_options

@@ -11,18 +11,18 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from ..errors import DlbricksError, UsageError
 from ..version import __version__
 from . import options as shared
 from .answering import analyze, improve, predict, report, tokens
-from .console import answer, judgements, note, standing, watched
+from .console import answer, judgements, note, standing, watched, with_limits
 from .fleet import fleet
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, each_measured, estimate, history, kernels
@@ -32,9 +32,10 @@ from .models import (
     POSITIVE,
     binding_options,
     custom_ops_option,
+    data_option,
     flag,
     known_models,
-    limit_of,
+    limits_option,
     model_arguments,
     open_suite,
     option,
@@ -143,8 +144,9 @@ def generate(**options: Any) -> None:
     from ..analyzer.report.answers.generation import generate_answer
     from ..generator.decomposition.generate import generate as generate_suite
 
+    given = click.get_current_context().get_parameter_source("graph") is not ParameterSource.DEFAULT
     with watched() as progress:
-        report = generate_suite(take_models(options), progress=progress, **options)
+        report = generate_suite(take_models(options), or_source=not given, progress=progress, **options)
     answer(generate_answer(report), complete=report.complete)
 
 
@@ -229,14 +231,11 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @shared.since_option
 @shared.node_options
 @flag("--kernels", "Also record the kernels, in a separate pass after timing.")
+@data_option("latencies on them are stored apart.")
 @flag("--alone", "Also run each model in a process of its own: its memory, and percentiles of single executions.")
-@option(
-    "--fail-on limits",
-    "End with exit code 4 if a figure crosses the limit, 5 if it cannot be told: 'latency>10ms', 'p95>15ms', "
-    "'memory>200MB', 'load>2s', 'size>50MB'; repeatable. p95 and memory imply --alone.",
-    limit_of("latency", "p50", "p90", "p95", "p99", "load", "first-run", "memory", "size"),
-    multiple=True,
-    metavar="LIMIT",
+@limits_option(
+    "'latency>10ms', 'p95>15ms', 'memory>200MB', 'load>2s', 'size>50MB'; repeatable. p95 and memory imply --alone.",
+    *("latency", "p50", "p90", "p95", "p99", "load", "first-run", "memory", "size"),
 )
 @shared.measuring_options
 def measure(
@@ -262,8 +261,7 @@ def measure(
         )  # fmt: skip
     figures = measured_figures(reports, sources) if limits else {}
     judged = judgements(limits, figures)
-    result = measure_answer(*reports)
-    result = replace(result, summary=[*(judgement.line for judgement in judged), *result.summary])
+    result = with_limits(measure_answer(*reports), judged)
     answer(result, complete=all(report.complete for report in reports), **standing(judged))
 
 

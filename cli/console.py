@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -119,6 +120,11 @@ def judgements(limits: Sequence[Limit], figures: Mapping[str, Mapping[str, Figur
     from ..analyzer.limits import judged_limits
 
     return judged_limits(limits, figures)
+
+
+def with_limits(result: Answer, judged: Sequence[Judgement]) -> Answer:
+    """Return an answer whose first lines tell what became of limits."""
+    return replace(result, summary=[*(judgement.line for judgement in judged), *result.summary])
 
 
 def standing(judged: Sequence[Judgement]) -> dict[str, bool]:

@@ -16,8 +16,19 @@ import click
 from ..analyzer.report.units import counted
 from ..errors import UsageError
 from . import options as shared
-from .console import Reporter, answer, draw, judgements, most_rows, note, standing, watched
-from .models import PLACE, flag, limit_of, model_arguments, moment, option, seconds, take_models, whole_models
+from .console import Reporter, answer, draw, judgements, most_rows, note, standing, watched, with_limits
+from .models import (
+    PLACE,
+    data_option,
+    flag,
+    limit_of,
+    model_arguments,
+    moment,
+    option,
+    seconds,
+    take_models,
+    whole_models,
+)
 
 if TYPE_CHECKING:
     from ..analyzer.estimation.estimates import Estimates
@@ -181,7 +192,7 @@ def _verdict_or_limit(text: str) -> str | Limit:
         return text
     if text.isalpha():
         raise click.BadParameter(f"{text!r} is no verdict; write {', '.join(_VERDICTS)} or a limit: 'size>50MB'")
-    return limit_of("difference", "size")(text)
+    return limit_of("latency", "difference", "size")(text)
 
 
 @click.command()
@@ -202,12 +213,13 @@ def _verdict_or_limit(text: str) -> str | Limit:
 @flag("--layers", "Also list bricks, with the base's gain from each.")
 @shared.all_option
 @option("--budget budget_s", "Two files: time limit, even with an unclear verdict.", seconds, default="60s")
+@data_option("two files: outputs are compared on all, and the first is timed; repeatable.", multiple=True)
 @shared.quiet_option
 @shared.wait_option
 @option(
     "--fail-on",
-    "End with exit code 4 for a verdict: slower, faster, unclear. Two files: also for limits 'difference>1e-3', "
-    "'size>50MB' of the new one, and with 5 if it cannot be told whether it is slower; repeatable.",
+    "End with exit code 4 for a verdict: slower, faster, unclear. Two files: also for limits 'latency>10ms', "
+    "'difference>1e-3', 'size>50MB' of the new one, and with 5 if it cannot be told whether it is slower; repeatable.",
     _verdict_or_limit,
     multiple=True,
     metavar="VERDICT|LIMIT",
@@ -220,6 +232,7 @@ def compare(
     layers: bool,
     budget_s: float,
     fail_on: tuple[str | Limit, ...],
+    data: tuple[Path, ...],
     plot: Path | None,
     database: str,
     **options: Any,
@@ -234,8 +247,11 @@ def compare(
         dlbricks compare old.onnx new.onnx --fail-on slower --minimum-effect 5%
     """
     if by == "file" or (by is None and _two_files(options["models"])):
-        _gate(options, budget_s, fail_on)
+        _gate(options, budget_s, fail_on, data)
         return
+    if data:
+        raise UsageError("--data is for two files that run now, and stored results are compared",
+                         remedy="give two files, or use 'measure --data'")  # fmt: skip
     if limit := next((limit for limit in fail_on if not isinstance(limit, str)), None):
         raise UsageError(f"{limit.text!r} is a limit on two files, and stored results are compared",
                          remedy="use 'measure --fail-on', or give two files")  # fmt: skip
@@ -260,7 +276,7 @@ _STORED = ("base", "other", "system", "stack", "cache", "layers", "all", "plot")
 """Options of ``compare`` that two files, which run now, do not have."""
 
 
-def _gate(options: dict[str, Any], budget_s: float, fail_on: tuple[str | Limit, ...]) -> None:
+def _gate(options: dict[str, Any], budget_s: float, fail_on: tuple[str | Limit, ...], data: tuple[Path, ...]) -> None:
     from ..analyzer.comparison.gate import gate
     from ..analyzer.report.answers.comparison import gate_answer, gate_figures
     from ..db.values import NATIVE
@@ -280,15 +296,15 @@ def _gate(options: dict[str, Any], budget_s: float, fail_on: tuple[str | Limit, 
             dtype=options["dtype"] or NATIVE,
             minimum_effect=options["minimum_effect"],
             budget_s=budget_s,
+            data=data,
             progress=progress,
         )
     limits = [limit for limit in fail_on if not isinstance(limit, str)]
     verdicts = {word for word in fail_on if isinstance(word, str)}
     judged = judgements(limits, {comparison.new: gate_figures(comparison, sources[1])} if limits else {})
     of_limits = standing(judged)
-    result = gate_answer(comparison)
     answer(
-        dataclasses.replace(result, summary=[*(judgement.line for judgement in judged), *result.summary]),
+        with_limits(gate_answer(comparison), judged),
         complete=comparison.complete,
         crossed=of_limits["crossed"] or str(comparison.verdict).lower() in verdicts,
         undecided=of_limits["undecided"] or (bool(verdicts) and comparison.blind),

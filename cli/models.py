@@ -149,11 +149,34 @@ def limit_of(*figures: str) -> Callable[[str], Limit]:
 
 
 FIGURES = {
-    **dict.fromkeys(("latency", "p50", "p90", "p95", "p99", "load", "first-run"), "ms"),
+    **dict.fromkeys(("latency", "p50", "p90", "p95", "p99", "load", "first-run", "first-token", "token"), "ms"),
     **dict.fromkeys(("memory", "size"), "MB"),
-    "difference": "",
+    **dict.fromkeys(("difference", "tokens/s"), ""),
 }
 """Canonical unit of each figure that limits can name."""
+
+
+def limits_option(examples: str, *figures: str) -> Callable[[Command], Command]:
+    """Return the option ``--fail-on`` with limits on some figures.
+
+    Args:
+        examples: Limits as a user writes them, and what they imply.
+        figures: Names out of ``FIGURES``.
+    """
+    text = f"End with exit code 4 if a figure crosses the limit, 5 if it cannot be told: {examples}"
+    return option("--fail-on limits", text, limit_of(*figures), multiple=True, metavar="LIMIT")
+
+
+def data_option(use: str, *, multiple: bool = False) -> Callable[[Command], Command]:
+    """Return the option ``--data`` with the user's own inputs.
+
+    Args:
+        use: What they are used for.
+        multiple: The option is repeatable.
+    """
+    text = f"Your own inputs, an array for each: {use}"
+    kind = click.Path(path_type=Path, exists=True, dir_okay=False)
+    return option("--data", text, kind, multiple=multiple, metavar="FILE.npz")
 
 
 def saving(text: str) -> float:

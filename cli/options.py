@@ -57,9 +57,14 @@ _GRAPHS = click.Choice(["source", "fused", "runtime"])
 
 _graph = option(
     "--graph",
-    "Which graph is decomposed: the model's own, also along the runtime's fusions (fused), or the executed one.",
+    "Which graph is decomposed: the model's own (source), the same along the runtime's fusions (fused), or the "
+    "executed one (runtime).",
     _GRAPHS,
-    default="source",
+    default="fused",
+)
+
+_stored_graph = option(
+    "--graph", "Which graph is decomposed, as for 'generate'; else the graph with stored bricks.", _GRAPHS
 )
 
 _overlap = flag("--overlap", "Sequences may overlap (stride 1).")
@@ -68,7 +73,7 @@ split_options = stacked(_granularity, _graph, _overlap, _connected)
 
 estimated_split_options = stacked(
     _granularity,
-    option("--graph", "Which graph is decomposed, as for 'generate'; else the graph with stored bricks.", _GRAPHS),
+    _stored_graph,
     _overlap,
     _connected,
 )
@@ -183,7 +188,7 @@ report_options = stacked(
 """What is measured, and with --no-measure what of that which is stored is used: whatever it is where not given."""
 
 kernel_options = stacked(
-    _granularity, _graph, _connected, *(shared for name, shared in _measured.items() if name != "cache")
+    _granularity, _stored_graph, _connected, *(shared for name, shared in _measured.items() if name != "cache")
 )
 """What chooses kernels: they run whatever the caches hold, and layers in two sequences would count twice."""
 

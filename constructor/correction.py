@@ -42,7 +42,7 @@ from .measurements import BrickMeasurements
 from .remedies import Task
 from .result import SIGNS, BenanzaBounds, GroundTruth, Term
 from .uncertainty.calibration import Method, MethodError, method_error
-from .uncertainty.interval import Weights, combined, with_method
+from .uncertainty.interval import Weights, combined, valued_share, with_method, with_values
 
 _NS_PER_MS = 1e6
 
@@ -382,7 +382,11 @@ def correct(
         basis, lacking = there, [call if isinstance(call, Unknown) else combined((1 - there.calls, call))]
     weights = combined((1, basis.weights), *((1, term) for term in lacking if not isinstance(term, Unknown)))
     ms, half_ms = value_ms(weights, evidence)
-    method = _method_error(asked, evidence, executed=basis is there, written=written)
+    layers = asked.graph.layers
+    by_values = valued_share(
+        ([layers[index].op_type for index in part.layers], bricks.latency_ns(part)) for part in asked.parts
+    )
+    method = with_values(_method_error(asked, evidence, executed=basis is there, written=written), by_values)
     explained_ms, explained_half_ms = None, 0.0
     if not any(isinstance(term, Unknown) for name, term in terms.items() if name != _OPTIONAL):
         signed_terms = [(SIGNS[name], term) for name, term in counted.items() if not isinstance(term, Unknown)]

@@ -11,6 +11,7 @@ from ..bricks.layer import Cutting, LayerState
 from ..bricks.suite.brick import BrickTypes
 from ..db.values import Verdict
 from .choice import Query
+from .uncertainty.interval import valued_share
 
 if TYPE_CHECKING:
     from ..bricks.decomposition import Decomposition
@@ -441,6 +442,13 @@ class Estimate:
         if total_ms <= 0:
             return None
         return math.fsum(ms for ms, verdict in timed if verdict == Verdict.UNSTABLE) / total_ms
+
+    @property
+    def valued_share(self) -> float:
+        """Share of the sum in bricks whose time depends on the values of their operands."""
+        return valued_share(
+            (part.op_types, part.latency_ms) for part in self.parts.sequences if part.latency_ms is not None
+        )
 
     @property
     def doubtful(self) -> bool:

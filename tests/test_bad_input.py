@@ -111,6 +111,7 @@ def test_an_unknown_operator_without_a_shape_is_skipped_by_name(cli: Cli, here: 
     (row,) = done.json["results"]
     assert done.code == 3
     assert row["error"] is None
+    assert "Frobnicate" in row["unfused"]
     assert (row["layers"], row["sequences"]) == (3, 1)
     assert row["skipped"][0]["layer"] == "the_odd_one"
     assert all(skipped["reason"] for skipped in row["skipped"])

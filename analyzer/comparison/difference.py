@@ -156,11 +156,13 @@ class Levels:
         before_ms: Before it.
         after_ms: After it.
         difference: How far both differ.
+        after_ci95_ms: Interval of the latency after it, over processes; None with too few.
     """
 
     before_ms: float
     after_ms: float
     difference: Difference
+    after_ci95_ms: tuple[float, float] | None = None
 
 
 def paired(before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: float = 1.0) -> Levels:
@@ -188,4 +190,7 @@ def paired(before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: floa
     half = student(degrees) * error
     ends = math.exp(centre - half), math.exp(centre + half)
     seen = Difference(math.exp(centre), ends, two_sided(centre / error, degrees))
-    return Levels(ours, ours * seen.ratio, seen)
+    levels_ms = np.array([trimmed(after) for after in after_ns]) / _NS_PER_MS
+    half_ms = student(degrees) * float(levels_ms.std(ddof=1)) / math.sqrt(levels_ms.size)
+    after_ms = ours * seen.ratio
+    return Levels(ours, after_ms, seen, (after_ms - half_ms, after_ms + half_ms))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +24,7 @@ from ...generator.machine.cores import physical_cores
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
+from ...models.user_inputs import check_inputs
 from ...tabular import Field, Records, Tabular, fields, record_of
 from .difference import MINIMUM_EFFECT, Difference, Levels, Relation, check_minimum_effect, paired, relation
 
@@ -133,6 +135,7 @@ def gate(
     dtype: str = NATIVE,
     minimum_effect: float = MINIMUM_EFFECT,
     budget_s: float = 60.0,
+    data: Sequence[Path] = (),
     progress: ProgressCallback | None = None,
     **fields: Unpack[RuntimeFields],
 ) -> Gate:
@@ -145,11 +148,14 @@ def gate(
         dtype: Precision.
         minimum_effect: Relative difference that matters.
         budget_s: Seconds after which no more visits are made.
+        data: npz files with an array for each input: outputs are compared on all, and the first is timed; none: seeded
+            inputs.
         progress: Called between visits.
         **fields: The runtime: ``backend``, ``device`` and ``options``.
 
     Raises:
-        UsageError: The minimum effect is not positive, an option has a wrong value, or the budget is far too small.
+        UsageError: The minimum effect is not positive, an option has a wrong value, the budget is far too small, or a
+            file of data has other names, shapes or types than the inputs.
         BackendError: The runtime cannot run one of the models, or inputs of the same name differ in their shapes.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring.
@@ -168,7 +174,10 @@ def gate(
             Contender(run_as_given(source, Path(name) / str(number), write_out(source.skeleton()).control), place)
             for number, source in enumerate((old, new))
         )
-        trial = alternate(TrialPair(before, after, label=new.name), minimum_effect, begun + budget_s, progress)
+        for feeds in data:
+            check_inputs(feeds, before.runnable.path)
+        pair = TrialPair(before, after, label=new.name, feeds=tuple(data))
+        trial = alternate(pair, minimum_effect, begun + budget_s, progress)
     if not trial.stacks:
         raise UsageError(f"{budget_s:.3g} s are over before the models are loaded", remedy="give a larger --budget")
     levels, detectable, verdict = judged(trial, minimum_effect)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Unpack
 
 from ...bricks.decomposition import Failed
@@ -24,6 +25,7 @@ from .estimates import Estimates
 from .learning import Gaps, learn
 from .query import QueryFields, asked, chosen_stack
 from .reading import read_evidence, request_of
+from .tasks import Tasks
 
 # Decomposition of a model by the requested graph; ``Decomposer`` of the generator does the cutting.
 #
@@ -140,7 +142,10 @@ def estimate(
 def _as_stored(
     store: Store, models: Sequence[Model], query: Query, cut: Cut, oracle: ShapeOracle | None = None
 ) -> tuple[Cut, list[Estimate]]:
-    """Estimate along the graph whose bricks are stored: the models' own, else one that a runtime executes or fuses.
+    """Estimate along the graph of which most is stored: the models' own, else one that a runtime executes or fuses.
+
+    A brick of one layer is the same brick in the model's own graph and along fusions, so that a suite along fusions
+    also measures a part of the other graph.
 
     Returns:
         The cut along that graph, and the estimates; those of the models' own graph if no brick is stored.
@@ -151,7 +156,9 @@ def _as_stored(
     cut = cut.of("source")
     decompositions = decompose(models, cut, oracle=oracle)
     evidence = read_evidence(store, decompositions, query, cut)
-    for graph in ("runtime", "fused") if evidence.choice is None and store.combinations() else ():
+    chosen = cut, [construct(model, evidence) for model in decompositions]
+    most = _covered(chosen[1])
+    for graph in ("runtime", "fused") if most < 1 and store.combinations() else ():
         try:
             settled = settle(store, query, cut.of(graph))
             if settled.why_not is not None:
@@ -159,12 +166,34 @@ def _as_stored(
             executed = decompose(models, settled.cut, oracle=oracle)
             executed_evidence = read_evidence(store, executed, settled.query, settled.cut)
         except AmbiguousQuery:
-            raise
+            if evidence.choice is None:
+                raise
+            continue
         except (BackendUnavailable, UsageError):
             continue  # this graph is unknown here, or in this precision
         if executed_evidence.choice is not None:
-            return settled.cut, [construct(model, executed_evidence) for model in executed]
-    return cut, [construct(model, evidence) for model in decompositions]
+            estimates = [construct(model, executed_evidence) for model in executed]
+            covered = _covered(estimates)
+            if covered > most:
+                chosen, most = (settled.cut, estimates), covered
+    if most == 0 and evidence.choice is None:
+        evidence = _to_be_fused(evidence, store, query, cut, models)
+        return cut, [construct(model, evidence) for model in decompositions]
+    return chosen
+
+
+def _to_be_fused(evidence: Evidence, store: Store, query: Query, cut: Cut, models: Sequence[Model]) -> Evidence:
+    """Return evidence without measurements whose remedy is the default of ``generate``, if the runtime has fusions."""
+    fused = Tasks(store, None, query, cut.of("fused"))
+    if not all(fused.measure(source_of(model)) for model in models):
+        return evidence
+    return replace(evidence, request=replace(evidence.request, remedies=fused))
+
+
+def _covered(estimates: Sequence[Estimate]) -> float:
+    """Return the measured share of the sequences, the mean over models that can be decomposed; 1 without any."""
+    shares = [entry.parts.coverage.sequences for entry in estimates if entry.parts.coverage is not None]
+    return fmean(shares) if shares else 1.0
 
 
 def _estimated(model: Model, evidence: Evidence) -> Estimate:

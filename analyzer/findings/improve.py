@@ -358,7 +358,7 @@ class _Bench:
     def __init__(
         self, source: ModelSource, request: SearchRequest, until: float, progress: ProgressCallback | None
     ) -> None:
-        self._source, self._threads, self._data = source, request.threads, next(iter(request.data), None)
+        self._source, self._threads, self._data = source, request.threads, tuple(map(Path, request.data[:1]))
         self._until, self._progress, folder = until, progress, Path(request.folder)
         self._load_s, self._visit_s = _LOAD_S, _VISIT_S
         self._control = write_out(source.skeleton()).control

@@ -17,12 +17,13 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...bricks.operators import Trait, having
-from ...errors import DlbricksError, ModelError, UsageError
+from ...errors import DlbricksError, ModelError
 from ...generator.network.inputs import InputType, make_inputs
 from ...models.binding import apply, plan
 from ...models.normal import NormalForm, normalise
 from ...models.reader import read_full
 from ...models.subgraphs import static_shape
+from ...models.user_inputs import read_inputs
 from .recording import Feeds
 from .rewrite import Array
 
@@ -199,7 +200,7 @@ def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], data: S
     bound = _copy_of_structure(model)
     binding = plan(bound, batch=batch, dims=dims)
     apply(bound, binding)
-    user_feeds = tuple(read_data(file, bound, _large(model)) for file in data)
+    user_feeds = tuple(_user_inputs(file, bound, _large(model)) for file in data)
     feeds = _feeds(bound, _SCALES, _large(model))
     if binding.rebatch is not None:
         apply(model, binding)
@@ -207,34 +208,10 @@ def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], data: S
     return CheckedModel(path, model, overridable, external, altered, (*user_feeds, *feeds), len(user_feeds), sizes)
 
 
-def read_data(path: Path, bound: onnx.ModelProto, large: frozenset[str]) -> Feeds:
-    """Read the user's own inputs.
-
-    Args:
-        path: An npz file with an array for each input.
-        bound: The model with static shapes.
-        large: Inputs that are constants of the model.
-
-    Raises:
-        UsageError: The file cannot be read, or an array is missing, has another shape or another type.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is not an npz file of arrays: {error}") from error
+def _user_inputs(path: Path, bound: onnx.ModelProto, large: frozenset[str]) -> Feeds:
+    """Read the user's own inputs of a bound model; raises as ``read_inputs``. ``large`` are its constants."""
     constants = {tensor.name for tensor in bound.graph.initializer} | large
-    inputs = {value.name: value.type for value in bound.graph.input if value.name not in constants}
-    if arrays.keys() != inputs.keys():
-        raise UsageError(f"{path} has {', '.join(sorted(arrays)) or 'no arrays'}, and the inputs are "
-                         f"{', '.join(sorted(inputs))}")  # fmt: skip
-    for name, array in arrays.items():
-        kind = onnx.helper.tensor_dtype_to_np_dtype(inputs[name].tensor_type.elem_type)
-        shape = static_shape(inputs[name])
-        if array.dtype != kind or shape != array.shape:
-            raise UsageError(f"{path}: '{name}' is {array.dtype}{list(array.shape)}, and the input is "
-                             f"{kind}{list(shape or ())}", remedy="give the sizes with --dim or --batch")  # fmt: skip
-    return arrays
+    return read_inputs(path, {value.name: value.type for value in bound.graph.input if value.name not in constants})
 
 
 def _with_weights(path: Path) -> tuple[NormalForm, bool, bool]:

@@ -18,11 +18,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...bricks.operators import Trait, having
 from ...db.samples.statistics import (
     VISITS_PER_BLOCK,
     Baseline,
@@ -72,6 +73,30 @@ def with_method(half: float, error: MethodError | None, *, value: float = 1.0) -
         value: Centre of the interval; 1 if it is relative.
     """
     return half if error is None else math.hypot(half, NORMAL * error.sd * value)
+
+
+_VALUES_SD = math.log(2) / NORMAL
+"""Relative standard deviation of a latency that depends on values: in a model, values are not those of a brick alone,
+and such a latency is known to no better than a factor of two."""
+
+
+def valued_share(timed: Iterable[tuple[Sequence[str], float]]) -> float:
+    """Return the share of a sum in bricks whose time depends on the values of their operands.
+
+    Args:
+        timed: Operators and latency of each brick.
+    """
+    total, valued = 0.0, 0.0
+    for op_types, latency in timed:
+        total += latency
+        if not having(Trait.VALUED).isdisjoint(op_types):
+            valued += latency
+    return valued / total if total > 0 else 0.0
+
+
+def with_values(error: MethodError | None, share: float) -> MethodError | None:
+    """Return the error of a method, widened for the share of a sum whose time depends on values."""
+    return error if error is None or not share else replace(error, sd=math.hypot(error.sd, share * _VALUES_SD))
 
 
 @dataclass(frozen=True, slots=True)

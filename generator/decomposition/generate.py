@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Unpack
@@ -62,6 +62,7 @@ class GenerateRow:
         bound: Dynamic dimensions and the values that they were given.
         control: Control-flow operators, each with its course and the layers that it became.
         error: The reason why the model could not be decomposed.
+        unfused: The reason why the model was cut along its own graph, although fusions were asked for.
     """
 
     name: str
@@ -79,6 +80,7 @@ class GenerateRow:
     eliminated: Mapping[str, int] = field(default_factory=dict)
     control: tuple[ControlFlow, ...] = ()
     error: str | None = None
+    unfused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ def generate(
     *,
     out: str | os.PathLike[str],
     settings: Cut | None = None,
+    or_source: bool = False,
     jobs: int = 1,
     annotate: bool = False,
     decoys: int = 0,
@@ -142,6 +145,7 @@ def generate(
         models: The models (``find_models``), or decompositions by the same cut (``decompose``).
         out: Folder of the suite.
         settings: How models are cut.
+        or_source: Cut models that the runtime cannot load along their own graph.
         jobs: Number of processes; 1 uses this one.
         annotate: Note in the suite how often each model contains each brick; this reveals the models' names.
         decoys: Number of dummy bricks to mix in.
@@ -173,6 +177,9 @@ def generate(
     refuse_foreign(Path(out))  # now, not after decomposing for an hour
     bound_to = cut.bound_to()
     results = decompose(models, cut, jobs=jobs, progress=progress)
+    refused = {model.name: model.reason for model in results if isinstance(model, Failed)}
+    if or_source and refused and cut.graph != "source":
+        results = _or_source(results, cut, jobs, progress)
     bricks: dict[str, Brick] = {}
     rows: list[GenerateRow] = []
     cut_up: list[Decomposition] = []
@@ -181,7 +188,7 @@ def generate(
         if isinstance(row, Failed):
             rows.append(_broken(row))
         elif isinstance(model, Decomposition):
-            rows.append(row)
+            rows.append(replace(row, unfused=refused.get(model.name)))
             cut_up.append(model)
             keep_features(model)
     suite = None
@@ -215,6 +222,15 @@ def generate(
         decoys=len(dummies),
         wall_s=time.monotonic() - begun,
     )
+
+
+def _or_source(
+    results: Sequence[Decomposition | Failed], cut: Cut, jobs: int, progress: ProgressCallback | None
+) -> list[Decomposition | Failed]:
+    """Return the results, with models that the runtime cannot load cut along their own graph."""
+    failed = [model for model in results if isinstance(model, Failed)]
+    again = iter(decompose([model.source for model in failed], cut.of("source"), jobs=jobs, progress=progress))
+    return [next(again) if isinstance(model, Failed) else model for model in results]
 
 
 def _occurrences(model: Decomposition | Failed) -> dict[str, int]:

@@ -21,7 +21,7 @@ from ..backends.registry import get
 from ..decomposition.observation import run_as_given
 from ..machine.lock import machine_lock
 from ..worker.client import Timeouts, file_of, start_worker
-from ..worker.messages import NetworkFile, Occupied, Place
+from ..worker.messages import Occupied, Occupy, Place
 from .settings import MeasurementSettings
 
 _MOST, _MOST_S = 1000, 3.0
@@ -60,12 +60,15 @@ class Alone:
         return float(np.quantile(executions, share)) / 1e6
 
 
-def run_alone(sources: Sequence[ModelSource], settings: MeasurementSettings) -> list[Alone | DlbricksError]:
+def run_alone(
+    sources: Sequence[ModelSource], settings: MeasurementSettings, data: Path | None = None
+) -> list[Alone | DlbricksError]:
     """Load and execute each model in a fresh process, with the runtime's arena and without it.
 
     Args:
         sources: The models.
         settings: Runtime, threads and precision.
+        data: npz file with the inputs; None: seeded ones.
 
     Returns:
         What each model took, or why it could not be run, in the order given.
@@ -79,26 +82,31 @@ def run_alone(sources: Sequence[ModelSource], settings: MeasurementSettings) -> 
             subfolder = Path(folder) / str(number)
             subfolder.mkdir()
             try:
-                answers.append(_alone(source, settings, subfolder))
+                answers.append(_alone(source, settings, data, subfolder))
             except DlbricksError as error:
                 answers.append(error)
     return answers
 
 
-def _alone(source: ModelSource, settings: MeasurementSettings, folder: Path) -> Alone:
+def _alone(source: ModelSource, settings: MeasurementSettings, data: Path | None, folder: Path) -> Alone:
     skeleton = source.skeleton()
     file = file_of(run_as_given(source, folder, write_out(skeleton).control), seed=settings.seed)
     where, runtime = settings.conditions, settings.runtime
     place = Place(runtime, where.threads, where.dtype, priority=settings.priority)
-    seen = _occupied(place, file, skeleton.weight_bytes)
+    feeds, timeout_s = (
+        "" if data is None else str(data.resolve()),
+        Timeouts.loading(skeleton.weight_bytes) + 10 * _MOST_S,
+    )
+    request = Occupy(file, _MOST, _MOST_S, feeds)
+    seen = _occupied(place, request, timeout_s)
     options, backend = dict(runtime.options), get(runtime.backend)
     switchable = any(option.name == _ARENA for option in backend.declared(runtime.device))
     if not switchable or options.get(_ARENA) == "off":
         return Alone(seen, skeleton.weight_bytes)
     bare = Runtime.of(runtime.backend, runtime.device, {**options, _ARENA: "off"})
-    return Alone(seen, skeleton.weight_bytes, _occupied(replace(place, runtime=bare), file, skeleton.weight_bytes))
+    return Alone(seen, skeleton.weight_bytes, _occupied(replace(place, runtime=bare), request, timeout_s))
 
 
-def _occupied(place: Place, file: NetworkFile, weight_bytes: int) -> Occupied:
+def _occupied(place: Place, request: Occupy, timeout_s: float) -> Occupied:
     with start_worker(place) as worker:
-        return worker.occupy(file, most=_MOST, most_s=_MOST_S, timeout_s=Timeouts.loading(weight_bytes) + 10 * _MOST_S)
+        return worker.occupy(request, timeout_s=timeout_s)

@@ -6,6 +6,7 @@ not latencies.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -26,6 +27,7 @@ from ...db.store import Store
 from ...db.values import MODELS, NATIVE, PARTS, PROFILED_CACHE, Circumstances, Identity, Stack, Subject, System
 from ...errors import BackendError, DlbricksError, UsageError, WorkerError
 from ...models.runnable import Runnable
+from ...models.user_inputs import check_inputs
 from ...tabular import Tabular
 from ..backends.base import Algorithm, Backend
 from ..backends.registry import get, require_available
@@ -226,6 +228,17 @@ def execute_run(
     return RunOutcome(settings, order, run, where, light, forecast_s, views, execution.costs, wall_s)
 
 
+_DIGITS = 12
+
+
+def _variant(data: Path) -> str:
+    """Return the variant of a measurement on the user's own inputs: latencies on other inputs are apart."""
+    try:
+        return f"data:{hashlib.sha256(data.read_bytes()).hexdigest()[:_DIGITS]}"
+    except OSError as error:
+        raise UsageError(f"{data} cannot be read: {error.strerror}") from error
+
+
 class _RunExecution:
     """A run from its first check to its end: its arguments, and what each step needs of those before."""
 
@@ -269,10 +282,15 @@ class _RunExecution:
                 chosen = self._with_bricks(suite, chosen)
             members, problems = selection.model_members(chosen.sources, chosen.models.pending, self._folder / "pending")
             self._model_members = [*members.values()]
+            if (data := self._order.data) is not None:
+                for member in self._model_members:
+                    check_inputs(data, member.network.path)
+                self._model_members = [replace(member, feeds=str(data.resolve())) for member in self._model_members]
             return chosen.apart(problems)
 
     def _identities(self, sources: selection.Sources) -> list[Identity]:
-        return [self.circumstances.identity(Subject.MODEL, key) for key in sources.keys]
+        variant = "" if self._order.data is None else _variant(self._order.data)
+        return [replace(self.circumstances.identity(Subject.MODEL, key), variant=variant) for key in sources.keys]
 
     def _with_bricks(self, suite: Suite, chosen: selection.Chosen) -> selection.Chosen:
         self._footprints = selection.wanted_bricks(

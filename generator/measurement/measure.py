@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Unpack
 
 from ...db.store import Store
@@ -202,6 +203,7 @@ def measure(
     since: datetime | None = None,
     kernels: bool = False,
     alone: bool = False,
+    data: Path | None = None,
     node: str | None = None,
     campaign: str = "",
     progress: ProgressCallback | None = None,
@@ -222,6 +224,8 @@ def measure(
             bound this pass.
         alone: Afterwards, run each model in a process of its own, for its memory and the percentiles of its single
             executions; a few seconds each, which ``budget_s`` does not bound. The database does not keep them.
+        data: An npz file with your own inputs, an array for each; None: seeded ones. Latencies on them are stored
+            apart, as a variant of the model, and are no ground truth of estimates.
         node: Your name of this machine, stored with the run; None: ``$DLBRICKS_NODE``, or else empty. Unfinished
             measurements of other nodes in the database are not continued.
         campaign: Name of the campaign that the run belongs to, stored with the run.
@@ -232,7 +236,7 @@ def measure(
         DlbricksError: As ``run``; a model that cannot be read or run becomes a row with ``error`` instead.
     """
     how = settings_from(settings, fields)
-    order = Order("measure", again=("all",), since=since, kernels=kernels, node=node, campaign=campaign)
+    order = Order("measure", again=("all",), since=since, kernels=kernels, node=node, campaign=campaign, data=data)
     outcome = execute_run(how, order, store=store, models=models, progress=progress)
     chosen = outcome.chosen
     measurements = {measurement.key: measurement for measurement in (*chosen.models.reused, *chosen.models.measured)}
@@ -246,14 +250,18 @@ def measure(
             error = failed.get(key, "the time was up before enough samples")
         bound = chosen.sources.bound.get(name, {})
         rows.append(MeasureRow(name, key, how.runtime, how.conditions.threads, measurement, error, bound=bound))
-    return MeasureReport(tuple(_with_alone(rows, models, how) if alone else rows), outcome)
+    return MeasureReport(tuple(_with_alone(rows, models, how, data) if alone else rows), outcome)
 
 
-def _with_alone(rows: Sequence[MeasureRow], models: Sequence[Model], how: MeasurementSettings) -> list[MeasureRow]:
+def _with_alone(
+    rows: Sequence[MeasureRow], models: Sequence[Model], how: MeasurementSettings, data: Path | None
+) -> list[MeasureRow]:
     """Return the rows of measured models with what they take in processes of their own."""
     sources = {source.name: source for source in map(source_of, models)}
     able = [row for row in rows if row.error is None]
-    answers = dict(zip([row.name for row in able], run_alone([sources[row.name] for row in able], how), strict=True))
+    answers = dict(
+        zip([row.name for row in able], run_alone([sources[row.name] for row in able], how, data), strict=True)
+    )
     whole = []
     for row in rows:
         answer = answers.get(row.name)

@@ -75,6 +75,7 @@ class TaskMember:
         read_bytes: Bytes of the weights that one execution reads; at a model's boundary, also its inputs and outputs.
         live_bytes: Bytes of its inputs and outputs.
         footprint_bytes: Bytes that a model touches between two visits of the same weights; None if unknown.
+        feeds: npz file with the values of its inputs; empty: seeded values.
     """
 
     identity: Identity
@@ -89,6 +90,7 @@ class TaskMember:
     read_bytes: int = 0
     live_bytes: int = 0
     footprint_bytes: int | None = None
+    feeds: str = ""
 
     @property
     def id(self) -> str:
@@ -104,7 +106,7 @@ class TaskMember:
     @property
     def algorithm(self) -> str:
         """The backend's algorithm for it; empty: the backend chooses."""
-        return "" if self.identity.variant in BOUNDARY else self.identity.variant
+        return "" if self.feeds or self.identity.variant in BOUNDARY else self.identity.variant
 
     @property
     def size_bytes(self) -> int:
@@ -126,7 +128,6 @@ class MeasurementTask:
         members: One member, or the bricks of the pack: all have one footprint class and variant.
         packed: True if the members run together, as a pack.
         copies: Number of copies of a brick in its pack, by the brick's id, if more than one.
-        feeds: npz file with the values of a single network's inputs; empty: seeded values.
     """
 
     id: str
@@ -134,7 +135,6 @@ class MeasurementTask:
     members: tuple[TaskMember, ...]
     packed: bool = False
     copies: Mapping[str, int] = field(default_factory=dict)
-    feeds: str = ""
 
     @property
     def label(self) -> str:
@@ -212,7 +212,7 @@ class MeasurementTask:
                 id=self.id,
                 members=(_loaded(member, seed),),
                 unroll=1 if member.footprint else unroll or member.unroll,
-                feeds=self.feeds,
+                feeds=member.feeds,
             )
         return Load(
             id=self.id,

@@ -81,14 +81,14 @@ class TrialPair:
         after: The second way; it reads inputs of the same names.
         tolerance: If outputs differ by more, nothing is timed; None: no limit.
         label: Name for progress reports.
-        feeds: npz file with the inputs; None for seeded ones.
+        feeds: npz files with inputs: outputs are compared on all of them, and the first is timed; none: seeded ones.
     """
 
     before: Contender
     after: Contender
     tolerance: float | None = None
     label: str = ""
-    feeds: str | None = None
+    feeds: tuple[Path, ...] = ()
 
     @property
     def cores(self) -> int:
@@ -176,11 +176,12 @@ class _Tried:
     ) -> None:
         self._pair, self._settled, self._free = pair, settled, free
         self._first, self._second = folder / f"{number}-first.npz", folder / f"{number}-second.npz"
+        timed = str(next(iter(pair.feeds), ""))
         before, after = (
-            single(_member(way.runnable, f"{number}: {side}", side, way.place, pair.label), way.place)
-            for way, side in ((pair.before, _BEFORE), (pair.after, _AFTER))
+            single(_member(way.runnable, f"{number}: {side}", side, way.place, pair.label, feeds), way.place)
+            for way, side, feeds in ((pair.before, _BEFORE, timed), (pair.after, _AFTER, str(self._first)))
         )
-        self._tasks = (replace(before, feeds=pair.feeds or ""), replace(after, feeds=str(self._first)))
+        self._tasks = (before, after)
         self.group = Group(self._tasks)
         self._error = math.inf
         self._stacks: tuple[Stack, ...] = ()
@@ -202,20 +203,29 @@ class _Tried:
             self._refuse(recorder, MachineBusy(text, remedy="end the other programs"))
             return {}
         try:
-            for task, path in zip(self._tasks, (self._first, self._second), strict=True):
-                worker = workers.at(task.place)
-                size = task.members[0].network.path.stat().st_size
-                self._loaded[task.id] = worker.load(task.load(seed=0), timeout_s=Timeouts.loading(size))
-                worker.outputs(task.id, path)
+            errors = [self._error_on(str(feeds), workers) for feeds in reversed(self._pair.feeds or ("",))]
             greetings = [workers.at(task.place).greeting for task in self._tasks]
             self._stacks = tuple(greeting.stack for greeting in greetings if greeting is not None)
-            self._error = largest_error(self._first, self._second)
+            self._error = max(errors)
         except (BackendError, WorkerError) as error:
             self._refuse(recorder, error)
             return {}
         if self._pair.tolerance is not None and self._error > self._pair.tolerance:
             self._refuse(recorder, _TrialSettled("the outputs differ"))
         return self._loaded
+
+    def _error_on(self, feeds: str, workers: Workers[Place]) -> float:
+        """Load both sides, in place of earlier ones, and return the largest difference of their outputs on inputs."""
+        loaded: dict[str, Loaded] = {}
+        paths = (self._first, self._second)
+        for task, path, inputs in zip(self._tasks, paths, (feeds, str(self._first)), strict=True):
+            (member,) = task.members
+            worker, size = workers.at(task.place), member.network.path.stat().st_size
+            request = replace(task, members=(replace(member, feeds=inputs),)).load(seed=0)
+            loaded[task.id] = worker.load(request, timeout_s=Timeouts.loading(size))
+            worker.outputs(task.id, path)
+        self._loaded = loaded
+        return largest_error(*paths)
 
     def _refuse(self, recorder: SampleRecorder, error: DlbricksError) -> None:
         for task in self._tasks:
@@ -235,10 +245,10 @@ class _TrialSettled(BackendError):
     """Both sides run, and no more visits are wanted."""
 
 
-def _member(runnable: Runnable, key: str, side: str, place: Place, label: str) -> TaskMember:
+def _member(runnable: Runnable, key: str, side: str, place: Place, label: str, feeds: str = "") -> TaskMember:  # noqa: PLR0917
     """Return a member that is not stored: its side replaces the stack."""
     conditions = Conditions(place.threads, "hot", place.dtype)
-    return TaskMember(Identity(Subject.MODEL, key, "", side, conditions, ""), label, runnable)
+    return TaskMember(Identity(Subject.MODEL, key, "", side, conditions, ""), label, runnable, feeds=feeds)
 
 
 def _by_process(record: Record) -> dict[int, Array]:

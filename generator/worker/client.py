@@ -255,11 +255,9 @@ class Worker(_Ended):
         """Run a network unchanged and count each node's executions by name; raises as ``extract``."""
         return self.ask(messages.Trace(file), messages.Traced, timeout_s).counts
 
-    def occupy(
-        self, file: messages.NetworkFile, *, most: int, most_s: float, timeout_s: float = Timeouts.load
-    ) -> messages.Occupied:
+    def occupy(self, request: messages.Occupy, *, timeout_s: float = Timeouts.load) -> messages.Occupied:
         """Load a network alone and execute it again and again; raises as ``load``."""
-        return self.ask(messages.Occupy(file, most, most_s), messages.Occupied, timeout_s)
+        return self.ask(request, messages.Occupied, timeout_s)
 
     def close(self) -> None:
         """End the worker in order; kill it if it does not respond."""

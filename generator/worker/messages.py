@@ -238,11 +238,13 @@ class Occupy(Request, frozen=True):
         file: The network.
         most: Executions at most.
         most_s: Seconds after which no further execution begins.
+        feeds: npz file with the values of its inputs; empty: seeded values.
     """
 
     file: NetworkFile
     most: int
     most_s: float
+    feeds: str = ""
 
 
 class Drop(Request, frozen=True):

@@ -442,6 +442,8 @@ class _WorkerState:
 
     def _occupy(self, request: messages.Occupy) -> messages.Occupied:
         network = _model_network(request.file)
+        if request.feeds:
+            network = replace(network, feeds=read_feeds(Path(request.feeds), network.feeds))
         gc.collect()
         empty = resident_bytes()
         executable = self._greeted().prepare(network, self._settings_of(request.file))

@@ -8,7 +8,7 @@ from dlbricks.errors import UsageError
 from hypothesis import given
 from hypothesis import strategies as st
 
-UNITS = {"latency": "ms", "p99": "ms", "size": "MB", "difference": ""}
+UNITS = {"latency": "ms", "p99": "ms", "size": "MB", "difference": "", "tokens/s": ""}
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ UNITS = {"latency": "ms", "p99": "ms", "size": "MB", "difference": ""}
         ("p99 > 0.2s", Limit("p99", above=True, value=200.0, text="p99 > 0.2s")),
         ("size>1.5GB", Limit("size", above=True, value=1500.0, text="size>1.5GB")),
         ("difference>1e-3", Limit("difference", above=True, value=1e-3, text="difference>1e-3")),
+        ("tokens/s<20", Limit("tokens/s", above=False, value=20.0, text="tokens/s<20")),
         ("latency<1ms", Limit("latency", above=False, value=1.0, text="latency<1ms")),
     ],
 )
@@ -30,7 +31,7 @@ def test_a_limit_is_a_figure_a_number_and_a_unit(text: str, limit: Limit):
     [
         ("latency>10", "latency has us or ms or s"),
         ("latency>10MB", "'MB'"),
-        ("speed>10ms", "latency, p99, size, difference"),
+        ("speed>10ms", "latency, p99, size, difference, tokens/s"),
         ("difference>1ms", "no unit"),
         ("latency>1.2.3ms", "not a number"),
         ("latency=10ms", "FIGURE>VALUE"),

@@ -46,7 +46,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, write_branches: Callable[
     write_branches(folder / "branches.onnx")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for line in ("generate branches.onnx -g 1 -o suite", "run suite --with branches.onnx"):
+        for line in ("generate branches.onnx -g 1 --graph source -o suite", "run suite --with branches.onnx"):
             patch.setattr(sys, "argv", ["dlbricks", *line.split()])
             with pytest.raises(SystemExit) as ended:
                 main()
@@ -69,7 +69,7 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 def test_generate_answers_with_the_documented_keys(cli: Cli, branches: Path) -> None:
-    done = cli("generate", branches, "-g", "1", "-o", "suite", "--json")
+    done = cli("generate", branches, "-g", "1", "--graph", "source", "-o", "suite", "--json")
 
     answer = done.json
     (row,) = answer["results"]
@@ -281,6 +281,9 @@ def test_estimate_answers_with_the_documented_keys(cli: Cli, work: Path) -> None
     assert row["disturbed"] is (row["disturbance"] > 0.1)
     assert row["undisturbed_ms"] > 0
     assert 0 <= row["quiet"] <= 1
+    strict = cli("estimate", "branches.onnx", "--strict")
+    assert strict.code == (3 if row["disturbed"] or row["unstable_share"] > 0.5 else 0)
+    assert strict.out == cli("estimate", "branches.onnx").out
 
 
 def test_an_incomplete_estimate_has_no_totals_and_says_what_is_missing(cli: Cli, work: Path) -> None:
@@ -488,8 +491,14 @@ def test_every_format_holds_the_same_results(cli: Cli, work: Path, command: str)
         (["generate", "squeezenet", "-o", "s", "--dim", "a"], "'a' is not NAME=N"),
         (["generate", "squeezenet", "-o", "s", "--decoys", "3"], "decoys are drawn from a secret"),
         (["generate", "squeezenet", "-o", "s", "--graph", "compiled"], "'compiled' is not one of"),
-        (["generate", "squeezenet", "-o", "s", "--threads", "2"], "--threads means nothing for the model's own graph"),
-        (["generate", "squeezenet", "-o", "s", "--option", "a=b"], "--option means nothing for the model's own graph"),
+        (
+            ["generate", "squeezenet", "-o", "s", "--graph", "source", "--threads", "2"],
+            "--threads means nothing for the model's own graph",
+        ),
+        (
+            ["generate", "squeezenet", "-o", "s", "--graph", "source", "--option", "a=b"],
+            "--option means nothing for the model's own graph",
+        ),
         (["run", "s", "--threads", "1,x"], "'1,x' is not a list of numbers of threads"),
         (["estimate", "squeezenet", "--threads", ""], "'' is not a list of numbers of threads"),
         (["run", "s", "--budget", "soon"], "'soon' is not a time; write 90, 90s, 5m or 1h"),

@@ -31,6 +31,12 @@ def test_report_writes_a_page_and_answers(cli: Cli, branches: Path, here: Path) 
     assert page == "Page: b.html"
     assert {path.name for path in here.iterdir()} >= {"b.html", "t.json", "a.onnx"}
 
+    limits = ("--fail-on", "latency>10s", "--fail-on", "size>0.1kB")
+    crossed = cli("report", branches, "--no-measure", "-o", "b.html", "-q", *limits)
+    assert crossed.code == 4
+    assert "latency>10s: kept" in crossed.out
+    assert "size>0.1kB: crossed" in crossed.out
+
 
 def test_refused_commands_leave_nothing(cli: Cli, branches: Path, here: Path) -> None:
     assert "no file, folder, pattern or zoo name" in cli("report", "nosuch").error

@@ -34,7 +34,6 @@ _APART = (
 
 _UNDISTURBED = "different runs: latencies and ratios on a quiet machine (--json has the means)"
 
-_MB = 1e6
 
 _FAR_APART = 0.1
 """Difference of outputs that neither rounding nor usual quantisation explains."""
@@ -94,10 +93,10 @@ def _outputs_apart(error: float) -> str:
 
 def gate_figures(comparison: Gate, new: ModelSource) -> dict[str, Figure]:
     """Return the figures of a new file that limits can name."""
-    size = file_bytes(new)
     return {
+        "latency": Figure(comparison.levels.after_ms, comparison.levels.after_ci95_ms),
         "difference": Figure(comparison.largest_error),
-        "size": Figure(None if size is None else size / _MB),
+        "size": Figure.of_bytes(file_bytes(new)),
     }
 
 

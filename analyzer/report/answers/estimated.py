@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 _NAMED = 4
 """Models that a line names, before it counts them."""
 
+_MATTERS = 0.02
+"""Share of a sum from which it is told that it depends on values."""
+
 
 def table_row(entry: Estimate, row: Row) -> Row:
     """Return the row of an estimate for a table."""
@@ -74,6 +77,13 @@ def caveats(estimates: Sequence[Estimate]) -> list[str]:
         lines.append(
             f"unstable: most of the time comes from latencies that are known to no better than 10% "
             f"({_listed(shares)}); measure them again: dlbricks run SUITE --again noisy"
+        )
+    valued = [entry for entry in estimates if entry.valued_share > _MATTERS]
+    if valued:
+        shares = [f"{entry.name} {percent(entry.valued_share)}" for entry in valued]
+        lines.append(
+            f"values: bricks run on generated values, and the time of some depends on them ({_listed(shares)}); "
+            "intervals take such a time as known to a factor of two"
         )
     apart = [entry.name for entry in estimates if entry.truth.paired is False]
     if apart:

@@ -148,6 +148,7 @@ def generate_answer(report: GenerateReport) -> Answer:
     summary = [f"{suite or 'no suite'}: {counts} at G={report.granularity}{decoys}"]
     for row in report.rows:
         summary += [f"{row.name}: {row.error}"] if row.error else []
+        summary += [f"{row.name}: cut along its own graph, not along fusions: {row.unfused}"] if row.unfused else []
         summary += [f"{row.name}: {layer.layer} skipped: {layer.reason}" for layer in row.skipped]
         summary += [f"{row.name}: {parts.layer} in bricks apart: {parts.reason}" for parts in row.apart]
         if row.uncounted:

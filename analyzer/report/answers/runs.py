@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Report = TypeVar("Report", bound=RunReport | MeasureReport)
 
-_MB = 1e6
 
 _STEADIER = "quiet the machine, or give it more visits: --again noisy with --visits 96 or a longer --budget"
 
@@ -247,8 +246,8 @@ def _figures(row: MeasureRow, size: int | None) -> dict[str, Figure]:
         "p99": Figure(row.p99_ms),
         "load": Figure(row.load_ms),
         "first-run": Figure(row.first_run_ms),
-        "memory": Figure(None if row.alone is None else row.alone.seen.peak_bytes / _MB),
-        "size": Figure(None if size is None else size / _MB),
+        "memory": Figure.of_bytes(None if row.alone is None else row.alone.seen.peak_bytes),
+        "size": Figure.of_bytes(size),
     }
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....constructor.remedies import Task, TaskKind
+from ....models.source import file_bytes
+from ...limits import Figure
 from ...setups import notes_of
 from ...shell import shell_command
 from ..page.payload import headline, operators
@@ -33,6 +35,19 @@ def report_answer(result: Report) -> Answer:
     if result.page is not None:
         summary.append(f"Page: {result.page}")
     return Answer.of(result.records(), short.columns, summary, short.table)
+
+
+def report_figures(result: Report) -> dict[str, dict[str, Figure]]:
+    """Return the figures that limits can name, by model: the measured latency, else the estimate."""
+    return {
+        entry.name: {
+            "latency": Figure(entry.latency.ms, entry.latency.ci95_ms)
+            if entry.truth.ms is None
+            else Figure(entry.truth.ms, entry.truth.ci95_ms),
+            "size": Figure.of_bytes(None if entry.error is not None else file_bytes(entry.model.source)),
+        }
+        for entry in result.estimates
+    }
 
 
 _SHORT, _COSTLY = 3, 3

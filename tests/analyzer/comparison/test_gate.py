@@ -51,6 +51,14 @@ def test_swapping_both_models_swaps_the_verdict(ratio, processes, seed):
     assert theirs[2] is swap.get(ours[2], ours[2])
 
 
+def test_the_interval_of_the_new_latency_is_over_processes():
+    levels, *_ = judged(trial(1.0, scatter=0.05, processes=6), 0.05)
+
+    low, high = levels.after_ci95_ms
+    assert low < levels.after_ms < high
+    assert (high - low) / levels.after_ms == pytest.approx(2 * 2.57 * 0.05 / math.sqrt(6), rel=0.7)
+
+
 def test_few_processes_decide_nothing():
     levels, detectable, verdict = judged(trial(2.0, processes=FEWEST - 1), 0.05)
 
@@ -81,7 +89,7 @@ def test_a_blind_gate_does_not_pass(cli, branches: Path, here: Path, monkeypatch
 
 @pytest.mark.parametrize(
     ("limit", "code", "told"),
-    [("size>0.1kB", 4, "crossed"), ("size>1GB", 3, "kept"), ("size>5", 2, "kB or MB"), ("latency>1ms", 2, "size")],
+    [("size>0.1kB", 4, "crossed"), ("size>1GB", 3, "kept"), ("size>5", 2, "kB or MB"), ("p95>1ms", 2, "size")],
 )
 def test_a_limit_on_the_new_file_is_told(
     cli, branches: Path, here: Path, monkeypatch, limit: str, code: int, told: str
@@ -118,6 +126,7 @@ def test_two_files_are_run_alternately_and_nothing_is_stored(cli, branches: Path
         (("copy.onnx", "--stack", "ab"), "--stack selects stored results"),
         (("copy.onnx", "--other", "ab"), "--other selects stored results"),
         (("copy.onnx", "--plot", "a.png"), "--plot selects stored results"),
+        (("--by", "run", "--data", "branches.onnx"), "--data is for two files that run now"),
         (("copy.onnx", "--budget", "0.001"), "larger --budget"),
         (("copy.onnx", "--minimum-effect", "0"), "not a positive share"),
         (("copy.onnx", "--minimum-effect", "10"), "write 10% or 1000%"),

@@ -9,8 +9,10 @@ from dlbricks import estimate
 from dlbricks.analyzer.estimation.estimates import estimate_record
 from dlbricks.analyzer.shell import shell_command
 from dlbricks.constructor.uncertainty.calibration import NORMAL
-from dlbricks.db import Conditions, Stack, Subject, System
+from dlbricks.db import Conditions, Stack, Subject, System, Verdict
 from dlbricks.errors import UsageError
+from dlbricks.generator.decomposition.cut import Cut
+from dlbricks.generator.decomposition.decompose import decompose
 from dlbricks.models import find_models
 
 MS = (1.0, 2.0, 4.0, 8.0, 16.0)  # Relu, Sigmoid, Tanh, Exp, Add
@@ -81,7 +83,7 @@ def test_what_is_missing_makes_totals_null(lab, fork, keys_of):
     assert shell_command(failed.remedy).endswith("--again failed")
     assert (absent.key, absent.reason) == (keys[4], "not measured")
     command = shell_command(absent.remedy)  # written out in test_shell.py
-    assert command.startswith(f"dlbricks generate {fork.path} -g 1 -o suite-g1-")
+    assert command.startswith(f"dlbricks generate {fork.path} -g 1 --graph source -o suite-g1-")
     assert command.endswith(f"--threads 1 --cache hot --db {lab.store.place}")
 
 
@@ -105,6 +107,19 @@ def test_the_executed_graph_is_that_of_the_model_s_own_precision(lab, fork):
         one(lab, fork, graph="runtime", dtype="int8")
 
 
+def test_the_share_of_unstable_latencies_and_what_is_doubtful(lab, fork, keys_of):
+    keys = keys_of(fork)
+    lab.put(list(zip(keys, MS, strict=True))[:3])
+    lab.put([(keys[3], MS[3])], verdict=Verdict.UNSTABLE)
+    lab.put([(keys[4], MS[4])])
+    answer = one(lab, fork)
+    assert (answer.unstable_share, answer.doubtful) == (pytest.approx(8 / 31), False)
+    lab.put([(keys[4], MS[4])], verdict=Verdict.UNSTABLE)
+    answer = one(lab, fork)
+    assert (answer.unstable_share, answer.doubtful) == (pytest.approx(24 / 31), True)
+    assert one(lab, fork, threads=3).unstable_share is None
+
+
 def test_nothing_is_stored_at_all(lab, fork):
     answer = one(lab, fork, backend="openvino", threads=4)
     assert (answer.place.system, answer.place.stack, answer.place.backend, answer.place.threads) == (
@@ -115,7 +130,35 @@ def test_nothing_is_stored_at_all(lab, fork):
     )
     assert (answer.parts.coverage.sequences, answer.sums.known_ms, answer.sums.sequential_ms) == (0.0, 0.0, None)
     assert len(answer.parts.missing) == 5
-    assert "--backend openvino --threads 4" in shell_command(answer.parts.missing[0].remedy)
+    command = shell_command(answer.parts.missing[0].remedy)
+    assert "--backend openvino --threads 4" in command
+    assert "--graph fused" in command, "the default of generate"
+
+
+def test_the_graph_of_which_most_is_stored_is_taken(lab, keys_of):
+    """A unit of one layer is the same brick along fusions and in the model's own graph."""
+    ones = ", ".join(["1.0"] * 8)
+    model = lab.source(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        biased (float[4, 8] x) => (float[4, 1] y) <float[8, 1] w = {{{ones}}}, float[1] b = {{1.0}}> {{
+            a = Sigmoid(x)
+            p = MatMul(a, w)
+            c = Add(p, b)
+            y = Tanh(c)
+        }}
+    """)
+    (along,) = decompose([model], Cut(1).of("fused"))
+    fused = [part.key for part in along.sequences]
+    shared = [key for key in fused if key in keys_of(model)]
+    assert len(shared) < len(fused) < len(keys_of(model))
+
+    lab.put([(key, 1.0) for key in shared])
+    answer = one(lab, model)
+    assert answer.model.cutting.graph == "fused", "two of three, in place of two of four"
+    lab.put([(key, 1.0) for key in fused])
+    assert one(lab, model).complete
+    lab.put([(key, 1.0) for key in keys_of(model)])
+    assert one(lab, model).model.cutting.graph == "source"
 
 
 def test_failures_are_reported_where_nothing_was_measured(lab, fork, keys_of):

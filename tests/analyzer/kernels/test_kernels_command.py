@@ -80,7 +80,7 @@ def test_the_whole_model_is_reported_once_it_is_profiled(cli, profiled, tmp_path
 
 
 def test_missing_views_name_their_command_and_it_takes_them(cli, branches):
-    assert cli("generate", branches, "-o", "suite").code == 0
+    assert cli("generate", branches, "--graph", "source", "-o", "suite").code == 0
     plain = cli("run", "suite", "--cache", "hot", "--json")
     assert (plain.code, plain.json["kernels"]) == (0, None)
     missing = cli("kernels", branches)

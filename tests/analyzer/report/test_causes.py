@@ -66,7 +66,7 @@ def test_what_another_system_lacks_is_not_measured_into_the_database_here() -> N
 
     (line,) = [line for line in written(there) if "would be known" in line]
     assert re.search(
-        r"here, dlbricks generate m -g 1 -o (suite\S+); on system eeeeeeeeeeee, "
+        r"here, dlbricks generate m -g 1 --graph source -o (suite\S+); on system eeeeeeeeeeee, "
         r"dlbricks run \1 --threads 1 --again all; then export and merge the database$",
         line,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from dlbricks.analyzer.report.tables import render
-from dlbricks.analyzer.tokens import Tokens, at_lengths, length_dimension, pair, tokens, tokens_answer
+from dlbricks.analyzer.tokens import Tokens, at_lengths, length_dimension, pair, token_figures, tokens, tokens_answer
 from dlbricks.db import Store
 from dlbricks.errors import ModelNotFound, UnboundDimension, UsageError
 from dlbricks.models.dimensions import DimensionKind
@@ -101,3 +101,16 @@ def test_a_pair_is_two_models_or_a_name_of_the_zoo(decoder: Decoder) -> None:
         pair([decoder[0], "nosuch"])
     with pytest.raises(UsageError, match="3 models are not a prompt and a step"):
         pair([*decoder, "squeezenet"])
+
+
+def test_limits_are_held_against_intervals(measured: tuple[Path, Tokens]) -> None:
+    _, found = measured
+
+    figures = list(token_figures(found).values())
+
+    assert len(figures) == len(found.rows)
+    for row, own in zip(found.rows, figures, strict=True):
+        assert own["tokens/s"].value == row.tokens_per_s
+        low, high = own["tokens/s"].interval
+        assert low < row.tokens_per_s < high
+        assert (1e3 / high, 1e3 / low) == pytest.approx(row.token_ci95_ms)

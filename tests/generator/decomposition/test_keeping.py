@@ -92,3 +92,10 @@ def test_what_a_failed_oracle_left_unknown_is_not_kept(small_models, monkeypatch
     decompose(small_models[:1], Cut(1))
 
     assert kept_decomposition(small_models[0], Cut(1)) is None
+
+
+def test_the_graph_of_onnx_runtime_is_kept_for_all_numbers_of_threads(small_models):
+    """Its graph transformers are not told the number; OpenVINO's plugin is."""
+    decompose(small_models[:1], Cut(1, graph="runtime", runtime=ORT, threads=1))
+
+    assert kept_decomposition(small_models[0], Cut(1, graph="runtime", runtime=ORT, threads=2)) is not None
