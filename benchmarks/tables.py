@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,30 @@ def _gates(folder: Path) -> str:
             copy = kind if kind == "equal" else f"{percent(one['injected'])} slower"
             rows.append([f"[{one['threads']}]({path.name})", loops, copy, len(tries), failed, seconds])
     return table(("threads", "busy loops", "new model", "tries", "failed the gate", "seconds, median"), rows)
+
+
+def _power(folder: Path) -> str:
+    """Return what ``compare OLD NEW`` tells by default, by the real difference and what runs beside."""
+    rows = []
+    for path in sorted(folder.glob("power-t*.json")):
+        found = read(path)
+        for loops, share in sorted({(row["loops"], row["share"]) for row in found["rows"]}):
+            tries = [row for row in found["rows"] if (row["loops"], row["share"]) == (loops, share)]
+            said = Counter(row["verdict"] for row in tries)
+            apart = [row["ratio"] / (1 + row["injected"]) - 1 for row in tries]
+            held = [row["ratio_ci95"][0] <= 1 + row["injected"] <= row["ratio_ci95"][1] for row in tries]
+            half = statistics.NormalDist().inv_cdf(0.975) * statistics.stdev(apart) / math.sqrt(len(apart))
+            injected = [percent(row["injected"]) for row in sorted(tries, key=lambda row: row["injected"])]
+            copy = f"{injected[0]} to {injected[-1]}" if share else "0"
+            rows.append([
+                f"[{found['threads']}]({path.name})", loops, copy,
+                len(tries), len({row["model"] for row in tries}), said["SLOWER"] + said["FASTER"], said["SAME"],
+                f"{statistics.fmean(apart):+.2%} ± {half:.2%}", percent(statistics.fmean(held)),
+                f"{statistics.median(row['wall_s'] for row in tries):.0f}",
+            ])  # fmt: skip
+    head = ("threads", "busy loops", "new model slower by", "tries", "models", "SLOWER or FASTER", "SAME",
+            "reads too much by", "intervals hold", "seconds, median")  # fmt: skip
+    return table(head, rows)
 
 
 def _improvements(folder: Path, *, zoo: bool) -> list[dict[str, Any]]:
@@ -521,6 +546,7 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "across": _across,
     "round-trips": _round_trips,
     "gates": _gates,
+    "power": _power,
     "improved": _improved,
     "improved-zoo": lambda folder: _improved(folder, zoo=True),
     "improved-headline": _improved_headline,

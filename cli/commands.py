@@ -27,6 +27,7 @@ from .fleet import fleet
 from .inventory import backends, brick, models, system
 from .latencies import advise, compare, each_measured, estimate, history, kernels
 from .models import (
+    ALONE,
     NATURAL,
     NEW_FOLDER,
     POSITIVE,
@@ -252,7 +253,7 @@ def measure(
     from ..generator.measurement.measure import measure as measure_models
 
     sources = take_models(options)
-    options["alone"] |= any(limit.figure in {"memory", "p95"} for limit in limits)
+    options["alone"] |= any(limit.figure in ALONE for limit in limits)
     with open_for_results(database) as store, watched() as progress:
         measured = partial(measure_models, store=store, progress=progress, **options)
         reports = each_measured(

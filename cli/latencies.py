@@ -18,6 +18,7 @@ from ..errors import UsageError
 from . import options as shared
 from .console import Reporter, answer, draw, judgements, most_rows, note, standing, watched, with_limits
 from .models import (
+    ALONE,
     PLACE,
     data_option,
     flag,
@@ -192,7 +193,7 @@ def _verdict_or_limit(text: str) -> str | Limit:
         return text
     if text.isalpha():
         raise click.BadParameter(f"{text!r} is no verdict; write {', '.join(_VERDICTS)} or a limit: 'size>50MB'")
-    return limit_of("latency", "difference", "size")(text)
+    return limit_of("latency", "p95", "difference", "memory", "size")(text)
 
 
 @click.command()
@@ -213,13 +214,15 @@ def _verdict_or_limit(text: str) -> str | Limit:
 @flag("--layers", "Also list bricks, with the base's gain from each.")
 @shared.all_option
 @option("--budget budget_s", "Two files: time limit, even with an unclear verdict.", seconds, default="60s")
+@flag("--alone", "Two files: also run each in a process of its own, for its memory.")
 @data_option("two files: outputs are compared on all, and the first is timed; repeatable.", multiple=True)
 @shared.quiet_option
 @shared.wait_option
 @option(
     "--fail-on",
     "End with exit code 4 for a verdict: slower, faster, unclear. Two files: also for limits 'latency>10ms', "
-    "'difference>1e-3', 'size>50MB' of the new one, and with 5 if it cannot be told whether it is slower; repeatable.",
+    "'p95>15ms', 'difference>1e-3', 'memory>200MB', 'size>50MB' of the new one, and with 5 if it cannot be told "
+    "whether it is slower; repeatable.",
     _verdict_or_limit,
     multiple=True,
     metavar="VERDICT|LIMIT",
@@ -233,6 +236,7 @@ def compare(
     budget_s: float,
     fail_on: tuple[str | Limit, ...],
     data: tuple[Path, ...],
+    alone: bool,
     plot: Path | None,
     database: str,
     **options: Any,
@@ -247,11 +251,12 @@ def compare(
         dlbricks compare old.onnx new.onnx --fail-on slower --minimum-effect 5%
     """
     if by == "file" or (by is None and _two_files(options["models"])):
-        _gate(options, budget_s, fail_on, data)
+        _gate(options, budget_s, fail_on, data, alone=alone)
         return
-    if data:
-        raise UsageError("--data is for two files that run now, and stored results are compared",
-                         remedy="give two files, or use 'measure --data'")  # fmt: skip
+    if data or alone:
+        name = "data" if data else "alone"
+        raise UsageError(f"--{name} is for two files that run now, and stored results are compared",
+                         remedy=f"give two files, or use 'measure --{name}'")  # fmt: skip
     if limit := next((limit for limit in fail_on if not isinstance(limit, str)), None):
         raise UsageError(f"{limit.text!r} is a limit on two files, and stored results are compared",
                          remedy="use 'measure --fail-on', or give two files")  # fmt: skip
@@ -276,7 +281,14 @@ _STORED = ("base", "other", "system", "stack", "cache", "layers", "all", "plot")
 """Options of ``compare`` that two files, which run now, do not have."""
 
 
-def _gate(options: dict[str, Any], budget_s: float, fail_on: tuple[str | Limit, ...], data: tuple[Path, ...]) -> None:
+def _gate(
+    options: dict[str, Any],
+    budget_s: float,
+    fail_on: tuple[str | Limit, ...],
+    data: tuple[Path, ...],
+    *,
+    alone: bool,
+) -> None:
     from ..analyzer.comparison.gate import gate
     from ..analyzer.report.answers.comparison import gate_answer, gate_figures
     from ..db.values import NATIVE
@@ -286,6 +298,7 @@ def _gate(options: dict[str, Any], budget_s: float, fail_on: tuple[str | Limit, 
     parameters = click.get_current_context().params
     if foreign := [name for name in _STORED if parameters[{"other": "others", "all": "every"}.get(name, name)]]:
         raise UsageError(f"--{foreign[0]} selects stored results, but two files run now", remedy="leave it out")
+    limits = [limit for limit in fail_on if not isinstance(limit, str)]
     with watched() as progress:
         comparison = gate(
             *sources,
@@ -297,9 +310,9 @@ def _gate(options: dict[str, Any], budget_s: float, fail_on: tuple[str | Limit, 
             minimum_effect=options["minimum_effect"],
             budget_s=budget_s,
             data=data,
+            alone=alone or any(limit.figure in ALONE for limit in limits),
             progress=progress,
         )
-    limits = [limit for limit in fail_on if not isinstance(limit, str)]
     verdicts = {word for word in fail_on if isinstance(word, str)}
     judged = judgements(limits, {comparison.new: gate_figures(comparison, sources[1])} if limits else {})
     of_limits = standing(judged)

@@ -155,6 +155,9 @@ FIGURES = {
 }
 """Canonical unit of each figure that limits can name."""
 
+ALONE = frozenset({"memory", "p95"})
+"""Figures for which a model runs in a process of its own."""
+
 
 def limits_option(examples: str, *figures: str) -> Callable[[Command], Command]:
     """Return the option ``--fail-on`` with limits on some figures.

@@ -17,12 +17,15 @@ from typing import Unpack
 
 from ...bricks.graph.control import write_out
 from ...db.samples.statistics import student
-from ...db.values import NATIVE, RuntimeFields, Stack, runtime_from
+from ...db.values import NATIVE, Conditions, RuntimeFields, Stack, runtime_from
 from ...errors import DlbricksError, UsageError
 from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.cores import physical_cores
+from ...generator.measurement.alone import Alone, run_alone
+from ...generator.measurement.settings import MeasurementSettings
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from ...generator.progress import ProgressCallback
+from ...generator.worker.messages import Place
 from ...models import ModelSource
 from ...models.user_inputs import check_inputs
 from ...tabular import Field, Records, Tabular, fields, record_of
@@ -69,6 +72,7 @@ class Gate(Tabular):
         largest_error: Largest difference of the outputs, relative to the largest value of the old output.
         stack: The runtime of both.
         threads: Its threads.
+        alone: The old and the new model in processes of their own; None if that was not asked for.
     """
 
     ANSWER = "report.answers.comparison.gate_answer"
@@ -85,6 +89,7 @@ class Gate(Tabular):
     largest_error: float
     stack: Stack
     threads: int
+    alone: tuple[Alone, Alone] | None = None
 
     @property
     def rows(self) -> tuple[Gate, ...]:
@@ -124,7 +129,10 @@ class Gate(Tabular):
 
     def records(self) -> Records:
         """One row."""
-        return Records([record_of(self, FIELDS) | asdict(self.stack.runtime)])
+        row = record_of(self, FIELDS) | asdict(self.stack.runtime)
+        for side, alone in zip(("old", "new"), self.alone or (), strict=False):
+            row |= {f"{side}_{name}": value for name, value in alone.record().items()}
+        return Records([row])
 
 
 def gate(
@@ -136,6 +144,7 @@ def gate(
     minimum_effect: float = MINIMUM_EFFECT,
     budget_s: float = 60.0,
     data: Sequence[Path] = (),
+    alone: bool = False,
     progress: ProgressCallback | None = None,
     **fields: Unpack[RuntimeFields],
 ) -> Gate:
@@ -150,6 +159,8 @@ def gate(
         budget_s: Seconds after which no more visits are made.
         data: npz files with an array for each input: outputs are compared on all, and the first is timed; none: seeded
             inputs.
+        alone: Afterwards, run each model in a process of its own, for its memory and the percentiles of its single
+            executions; a few seconds each, which ``budget_s`` does not bound.
         progress: Called between visits.
         **fields: The runtime: ``backend``, ``device`` and ``options``.
 
@@ -181,6 +192,7 @@ def gate(
     if not trial.stacks:
         raise UsageError(f"{budget_s:.3g} s are over before the models are loaded", remedy="give a larger --budget")
     levels, detectable, verdict = judged(trial, minimum_effect)
+    sides = _alone([old, new], place, next(iter(data), None)) if alone else None
     return Gate(
         old.name,
         new.name,
@@ -194,7 +206,20 @@ def gate(
         trial.largest_error,
         trial.stacks[0],
         place.threads,
+        sides,
     )
+
+
+def _alone(models: Sequence[ModelSource], place: Place, data: Path | None) -> tuple[Alone, Alone]:
+    """Return both models in processes of their own; raises the first error."""
+    how = MeasurementSettings(place.runtime, Conditions(place.threads, "model", place.dtype))
+    sides = []
+    for side in run_alone(models, how, data):
+        if isinstance(side, DlbricksError):
+            raise side
+        sides.append(side)
+    first, second = sides
+    return first, second
 
 
 def alternate(

@@ -30,6 +30,8 @@ _MOST, _MOST_S = 1000, 3.0
 _ARENA = "arena"
 """The option of a backend that keeps freed memory for the next allocation."""
 
+_MB = 1e6
+
 _BEYOND = 10
 """Executions that must be slower than a quantile, so that it is more than the slowest few."""
 
@@ -58,6 +60,21 @@ class Alone:
         if len(executions) * (1 - share) < _BEYOND:
             return None
         return float(np.quantile(executions, share)) / 1e6
+
+    def record(self) -> dict[str, float | int | None]:
+        """Return the resident memory of the process in 10^6 bytes, and the number of executions."""
+        seen, bare = self.seen, self.without_arena
+        return {
+            "memory_runtime_mb": seen.empty_bytes / _MB,
+            "memory_loaded_mb": seen.loaded_bytes / _MB,
+            "memory_first_mb": seen.first_bytes / _MB,
+            "memory_steady_mb": seen.steady_bytes / _MB,
+            "memory_peak_mb": seen.peak_bytes / _MB,
+            "memory_weights_mb": self.weight_bytes / _MB,
+            "memory_steady_without_arena_mb": None if bare is None else bare.steady_bytes / _MB,
+            "memory_peak_without_arena_mb": None if bare is None else bare.peak_bytes / _MB,
+            "executions_alone": len(seen.executions_ns),
+        }
 
 
 def run_alone(

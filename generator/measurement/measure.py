@@ -18,7 +18,7 @@ from .alone import Alone, run_alone
 from .execution import MeasuredReport, RunOutcome, all_kernels, execute_run
 from .settings import MeasurementFields, MeasurementSettings, Order, settings_from
 
-_NS_PER_MS, _MB = 1e6, 1e6
+_NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +96,6 @@ class MeasureRow:
         return None if self.measurement is None else _ms(self.measurement.summary.p99_ns)
 
     @property
-    def memory_mb(self) -> dict[str, float | int | None]:
-        """Resident memory of the process in 10^6 bytes: see ``Alone``; empty if the model was not run alone."""
-        if self.alone is None:
-            return {}
-        seen, bare = self.alone.seen, self.alone.without_arena
-        return {
-            "memory_runtime_mb": seen.empty_bytes / _MB,
-            "memory_loaded_mb": seen.loaded_bytes / _MB,
-            "memory_first_mb": seen.first_bytes / _MB,
-            "memory_steady_mb": seen.steady_bytes / _MB,
-            "memory_peak_mb": seen.peak_bytes / _MB,
-            "memory_weights_mb": self.alone.weight_bytes / _MB,
-            "memory_steady_without_arena_mb": None if bare is None else bare.steady_bytes / _MB,
-            "memory_peak_without_arena_mb": None if bare is None else bare.peak_bytes / _MB,
-            "executions_alone": len(seen.executions_ns),
-        }
-
-    @property
     def load_ms(self) -> float | None:
         """Duration of session creation."""
         return None if self.measurement is None else _ms(self.measurement.load_ns)
@@ -132,7 +114,7 @@ class MeasureRow:
         """Return the row of JSON."""
         return {
             **{name: getattr(self, name) for name in _COLUMNS},
-            **(self.memory_mb if self.alone is not None or self.alone_error else {}),
+            **({} if self.alone is None else self.alone.record()),
             "bound": dict(self.bound),
             "threads": self.threads,
         }

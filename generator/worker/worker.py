@@ -178,7 +178,7 @@ class _WorkerState:
         self._device: Device | None = None
         self._probe: Probe | None = None
         self._priority = Priority("off")
-        self._crowded = False  # other programs ran in the last visit of several threads
+        self._crowded = False  # other programs held up the last visit of several threads
         self._idle_ns: dict[str, float] = {}  # cost of a pack's node that computes nothing, by variant
 
     def answer(self, request: messages.AnyRequest) -> messages.Reply:
@@ -376,7 +376,7 @@ class _WorkerState:
                 warm_up()
             synchronize()
             if self._crowded and not request.cold:
-                settle(warm_up, synchronize)
+                settle(warm_up, synchronize, self._settings.computing)
             if request.cold:
                 device.evict()
             before = (0, 0) if request.cold else self._probe()
@@ -385,7 +385,7 @@ class _WorkerState:
             elapsed_ns = device.timed_ns(loop, synchronize)
             seen = clock.read()
             after = self._probe()
-        self._crowded = seen.switches > 0 and self._settings.computing != 1
+        self._crowded = seen.crowded(self._settings.computing)
         return messages.Timed(
             begun_us,
             round(elapsed_ns) - seen.stolen_ns(self._settings.computing),

@@ -17,6 +17,7 @@ from ..tables import FORM, MOST, Answer, at_most, form_cells, table_lines, unlis
 from ..units import counted, milliseconds, ratio_within
 
 if TYPE_CHECKING:
+    from ....generator.measurement.alone import Alone
     from ....models import ModelSource
     from ....tabular import Row
     from ...advice import Advice, ModelAdvice
@@ -91,11 +92,20 @@ def _outputs_apart(error: float) -> str:
     return f"{told}: perhaps they are two different models" if error > _FAR_APART else told
 
 
+def _memories(old: Alone, new: Alone) -> str:
+    """Return the memory of both models, each in a process of its own."""
+    peaks = f"peak {old.seen.peak_bytes / 1e6:.0f} MB becomes {new.seen.peak_bytes / 1e6:.0f} MB"
+    steady = f"steady {old.seen.steady_bytes / 1e6:.0f} MB becomes {new.seen.steady_bytes / 1e6:.0f} MB"
+    return f"resident memory, the runtime included: {peaks}, {steady}"
+
+
 def gate_figures(comparison: Gate, new: ModelSource) -> dict[str, Figure]:
     """Return the figures of a new file that limits can name."""
     return {
         "latency": Figure(comparison.levels.after_ms, comparison.levels.after_ci95_ms),
         "difference": Figure(comparison.largest_error),
+        "p95": Figure(None if comparison.alone is None else comparison.alone[1].quantile_ms(0.95)),
+        "memory": Figure.of_bytes(None if comparison.alone is None else comparison.alone[1].seen.peak_bytes),
         "size": Figure.of_bytes(file_bytes(new)),
     }
 
@@ -112,6 +122,8 @@ def gate_answer(comparison: Gate) -> Answer:
         _outputs_apart(comparison.largest_error),
         effort if comparison.blind else f"{effort}; {power}",
     ]
+    if comparison.alone is not None:
+        summary.insert(2, _memories(*comparison.alone))
     return Answer.of(
         comparison.records(),
         columns=columns_of(FIELDS, "new", "old", "old_ms", "new_ms", "ratio", "verdict"),

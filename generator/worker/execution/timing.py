@@ -78,24 +78,14 @@ _MOST_STOLEN = 0.75
 _SETTLING = 4
 """Most executions that ``settle`` makes."""
 
+_CROWDED = 0.02
+"""Share of wall time, lost to other programs, above which threads may have met on one core. Some program or other runs
+for microseconds in nearly every visit of all cores: that alone says nothing."""
+
 
 def switches() -> int:
     """Return how often the kernel has taken a core away from threads of this process, to run another program."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
-def settle(warm_up: Callable[[], None], synchronize: Callable[[], None]) -> None:
-    """Execute until the kernel runs no other program meanwhile, a few times at most.
-
-    Threads that slept wake up on cores that others use, two of them perhaps on one core. The kernel needs some
-    executions to spread them.
-    """
-    for _ in range(_SETTLING):
-        before = switches()
-        warm_up()
-        synchronize()
-        if switches() == before:
-            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +130,10 @@ class Interruptions:
             return max(0, min(self.wall_ns - self.cpu_ns, waited_ns))
         return min(max(self.waits_ns), round(_MOST_STOLEN * self.wall_ns))
 
+    def crowded(self, computing: int) -> bool:
+        """Return True if several threads compute, and lost more than a small share of the time to other programs."""
+        return computing != 1 and self.stolen_ns(computing) > _CROWDED * self.wall_ns
+
 
 class KernelClock:
     """Reads the kernel's counters, from its beginning until ``read``."""
@@ -154,6 +148,20 @@ class KernelClock:
         switched, waits = switches() - self._switches, waits_ns()
         since = tuple(max(0, waited - self._waits_ns.get(task, 0)) for task, waited in waits.items())
         return Interruptions(wall_ns, cpu_ns, switched, since if waits and self._waits_ns else None)
+
+
+def settle(warm_up: Callable[[], None], synchronize: Callable[[], None], computing: int) -> None:
+    """Execute until threads hardly wait for a core any more, a few times at most.
+
+    Threads that slept wake up on cores that others use, two of them perhaps on one core. The kernel needs some
+    executions to spread them.
+    """
+    for _ in range(_SETTLING):
+        clock = KernelClock()
+        warm_up()
+        synchronize()
+        if not clock.read().crowded(computing):
+            return
 
 
 def waits_ns() -> dict[str, int]:

@@ -54,7 +54,7 @@ def test_a_model_alone_has_its_memory_and_percentiles_of_single_executions(small
     assert seen.empty_bytes < seen.loaded_bytes <= seen.peak_bytes
     assert row.alone.weight_bytes <= seen.loaded_bytes - seen.empty_bytes + (8 << 20)
     assert bare.peak_bytes > bare.empty_bytes
-    assert len(seen.executions_ns) == row.memory_mb["executions_alone"] == 1000
+    assert len(seen.executions_ns) == row.alone.record()["executions_alone"] == 1000
     assert row.p50_ms <= row.p90_ms <= row.p95_ms <= row.p99_ms
     assert row.alone.quantile_ms(0.999) is None, "one execution of a thousand shows no quantile"
     assert row.record()["memory_peak_mb"] == seen.peak_bytes / 1e6

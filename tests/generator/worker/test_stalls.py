@@ -103,11 +103,13 @@ def test_a_process_that_sleeps_and_computes_is_told_of_both():
     assert seen.stolen_ns(1) <= seen.wall_ns - seen.cpu_ns
 
 
-@pytest.mark.parametrize(("counts", "executions"), [([0, 0], 1), ([0, 1, 1, 1], 2), (range(8), 4)])
-def test_threads_settle_until_nobody_interrupts_them(monkeypatch, counts, executions):
-    told, made = iter(counts), []
-    monkeypatch.setattr(timing, "switches", lambda: next(told))
+@pytest.mark.parametrize(("waited_ms", "executions"), [([0], 1), ([1], 1), ([30, 0], 2), ([30, 30, 30, 30, 30], 4)])
+def test_threads_settle_until_they_hardly_wait(monkeypatch, waited_ms, executions):
+    """A program that runs for a moment is no reason to execute again."""
+    told, made = iter(waited_ms), []
+    waits = ((0, round(next(told) * 1e6)) for _ in iter(int, 1))
+    monkeypatch.setattr(KernelClock, "read", lambda _: Interruptions(100_000_000, 180_000_000, 1, next(waits)))
 
-    timing.settle(lambda: made.append(1), lambda: None)
+    timing.settle(lambda: made.append(1), lambda: None, 2)
 
     assert len(made) == executions
