@@ -344,6 +344,7 @@ def _of_estimates(folder: Path) -> Iterable[Row]:
          "of new families"),
         ("accuracy-runtime-g1-t1-b1-new", "The same", "of new families"),
         ("accuracy-runtime-g1-t1-b1", "The same, models that were looked at during development", "of the zoo"),
+        ("accuracy-runtime-g1-t2-b1-new", "The same, two threads", "of new families"),
         ("accuracy-fused-g1-t1-b1-new", "The same, from bricks along fusions, without the model", "of new families"),
     ):  # fmt: skip
         result = _of(folder, name)
@@ -558,6 +559,7 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "checks": _checks,
     "headline-epyc": _headline("epyc/accuracy-runtime-g1-t1-b1-new"),
     "headline-xeon": _headline("accuracy-runtime-g1-t1-b1-new"),
+    "headline-two": _headline("accuracy-runtime-g1-t2-b1-new"),
     "headline-fused": _headline("accuracy-fused-g1-t1-b1-new"),
     "calibration": _calibration,
     "trust": _trust,
