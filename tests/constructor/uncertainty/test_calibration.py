@@ -50,7 +50,6 @@ def test_only_an_error_that_held_on_other_data_is_known(row):
         ({"dtype": "int8"}, ("backend", "device", "graph", "threads")),
         ({"batch": 7}, ("backend", "device", "graph", "threads")),
         ({"granularity": 3}, ("backend", "device", "graph", "threads")),
-        ({"threads": 2}, ("backend", "device", "graph", "threads")),
         ({"threads": 3}, ("backend", "device", "graph")),
         ({"backend": "another"}, ("device",)),
         ({"device": "cuda"}, ("device",)),
