@@ -105,7 +105,7 @@ def test_the_whole_way_works_outside_the_repository(
     call(clean, tmp_path, "dlbricks", "db", "upgrade")
     estimate = json.loads(call(clean, tmp_path, "dlbricks", "estimate", "branches.onnx", "--plot", "p.svg", "--json"))
 
-    call(clean, tmp_path, "dlbricks", "report", "branches.onnx", "--no-measure", "--graph", "source", "-o", "page.html")
+    call(clean, tmp_path, "dlbricks", "report", "branches.onnx", "--no-measure", "--graph", "fused", "-o", "page.html")
 
     assert made["results"][0]["layers"] == 66
     assert "One inference is estimated to take" in (tmp_path / "page.html").read_text()

@@ -113,6 +113,11 @@ class TaskMember:
         """Estimate of its memory in the worker: a runtime keeps a packed copy of weights."""
         return 2 * self.weight_bytes + self.live_bytes
 
+    @property
+    def in_parts(self) -> bool:
+        """True if parts of it are measured in the same visits."""
+        return bool(self.footprint or self.in_model) and not self.identity.variant
+
     def part(self, variant: str) -> Identity:
         """Return the identity of a part of it that is measured in the same visits."""
         return replace(self.identity, variant=variant)

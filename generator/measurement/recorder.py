@@ -83,7 +83,7 @@ class SampleRecorder:
 
     def part(self, member: TaskMember, variant: str) -> Record | None:
         """Return the record of a part of a brick; None for a member without parts."""
-        if not (member.footprint or member.in_model) or member.identity.variant:
+        if not member.in_parts:
             return None
         identity = member.part(variant)
         return self.records.setdefault(identity, Record(identity, unroll=self.of(member).unroll))
@@ -167,7 +167,7 @@ class StoreRecorder(SampleRecorder):
             is open.
         """
         members_by_identity = {member.identity: member for member in members}
-        members_by_identity |= {member.part(name): member for member in members if member.footprint for name in PARTS}
+        members_by_identity |= {member.part(name): member for member in members if member.in_parts for name in PARTS}
         conditions = {identity.conditions for identity in members_by_identity}
         system, stack, node = self._run.system, self._run.stack, self._run.node
         entries: list[LeftOpen] = []

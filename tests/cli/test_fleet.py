@@ -11,7 +11,7 @@ import pytest
 def file(cli, branches: Path, here: Path) -> Path:
     """A campaign of two cells, one on each of two nodes."""
     pytest.importorskip("procrastinate")
-    assert cli("generate", branches, "-o", "suite").code == 0
+    assert cli("generate", branches, "--graph", "source", "-o", "suite").code == 0
     path = here / "campaign.toml"
     path.write_text(
         'campaign = "c"\nnodes = ["alpha", "beta"]\n[[stack]]\nbackend = "onnxruntime"\n[[suite]]\npath = "suite"\n'

@@ -398,7 +398,6 @@ def test_progress_comes_between_requests_only(small_suite, store, protocol):
     ("fault", "cache", "more"),
     [
         ("close:crash", "cold", {}),  # at a release what it measured is complete: there is nobody left to blame
-        ("close:crash", "model", {}),
         ("run:slow", "hot", {"visits": 3, "item_timeout_s": 1}),  # what warms up counts: a request may take longer
         ("run:slow", "model", {"visits": 3, "item_timeout_s": 1}),
     ],
