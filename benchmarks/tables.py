@@ -138,7 +138,7 @@ def _headline(name: str) -> Callable[[Path], str]:
     """Return a block with the errors of an accuracy for the README."""
 
     def block(folder: Path) -> str:
-        return "median error {median}, {near} within 10 %; {hold} of the intervals hold".format(
+        return "median error {median}, {near} within 10 %; {hold} of the intervals hold, half-width {half}".format(
             **_told(_of(folder, name))
         )
 
@@ -148,7 +148,9 @@ def _headline(name: str) -> Callable[[Path], str]:
 def _told(result: Result) -> dict[str, Any]:
     """Return the number of models and the formatted errors of an accuracy."""
     summary = result["summary"]["all"]
-    shares = {"median": "median_error", "near": "within_10", "hold": "inside_interval"}
+    shares = {
+        "median": "median_error", "near": "within_10", "hold": "inside_interval", "half": "median_half_width",
+    }  # fmt: skip
     return {"models": summary["models"], **{word: percent(summary[name]) for word, name in shares.items()}}
 
 
@@ -345,7 +347,7 @@ def _of_estimates(folder: Path) -> Iterable[Row]:
         ("accuracy-runtime-g1-t1-b1-new", "The same", "of new families"),
         ("accuracy-runtime-g1-t1-b1", "The same, models that were looked at during development", "of the zoo"),
         ("accuracy-runtime-g1-t2-b1-new", "The same, two threads", "of new families"),
-        ("accuracy-fused-g1-t1-b1-new", "The same, from bricks along fusions, without the model", "of new families"),
+        ("accuracy-fused-g1-t1-b1-new", "The same, from bricks along fusions", "of new families"),
     ):  # fmt: skip
         result = _of(folder, name)
         told, worst = _told(result), _worst(result["summary"]["all"])
