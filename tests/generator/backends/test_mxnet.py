@@ -277,6 +277,7 @@ def test_bricks_are_measured_as_in_a_model(mxnet, cli, here, small_suite):
         measured = store.measurements(subject=Subject.BRICK)
     assert {one.key for one in measured} == {*small_suite.keys}
     assert {one.conditions.cache for one in measured} == {"64KiB"}
+    assert all(one.footprint_bytes is None for one in measured), "alone, in no pack"
 
 
 def test_bricks_of_a_pass_share_memory_and_compute_what_onnx_says(mxnet, skeleton_of, tmp_path):
