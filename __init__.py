@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .analyzer.advice import Advice, advise
     from .analyzer.comparison.compare import Comparison, compare
     from .analyzer.comparison.gate import Gate, gate
+    from .analyzer.comparison.runtime_versions import VersionComparison, compare_versions
     from .analyzer.estimation.estimate import estimate, estimate_between
     from .analyzer.estimation.estimates import Estimates
     from .analyzer.findings.analyze import AnalyzeReport, analyze
@@ -106,6 +107,7 @@ __all__ = [
     "Tabular",
     "Task",
     "Tokens",
+    "VersionComparison",
     "__version__",
     "advise",
     "analyze",
@@ -113,6 +115,7 @@ __all__ = [
     "build_graph",
     "check_agreement",
     "compare",
+    "compare_versions",
     "confirm",
     "estimate",
     "estimate_between",
@@ -186,12 +189,14 @@ __getattr__, __dir__ = lazy(
         "Tabular": "tabular",
         "Task": "constructor.remedies",
         "Tokens": "analyzer.tokens",
+        "VersionComparison": "analyzer.comparison.runtime_versions",
         "advise": "analyzer.advice",
         "analyze": "analyzer.findings.analyze",
         "build_brick": "bricks.suite.brick",
         "build_graph": "bricks.graph.model_graph",
         "check_agreement": "generator.measurement.agreement",
         "compare": "analyzer.comparison.compare",
+        "compare_versions": "analyzer.comparison.runtime_versions",
         "confirm": "analyzer.history.confirm",
         "estimate": "analyzer.estimation.estimate",
         "estimate_between": "analyzer.estimation.estimate",

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,6 +20,7 @@ from . import options as shared
 from .console import Reporter, answer, draw, judgements, most_rows, note, standing, watched, with_limits
 from .models import (
     ALONE,
+    NEW_FOLDER,
     PLACE,
     data_option,
     flag,
@@ -196,6 +198,15 @@ def _verdict_or_limit(text: str) -> str | Limit:
     return limit_of("latency", "p95", "difference", "memory", "size")(text)
 
 
+def two_versions(text: str) -> tuple[str, str]:
+    """Read two versions; the second may leave out the package of the first."""
+    first, comma, second = (part.strip() for part in text.partition(","))
+    if not (first and comma and second) or "," in second:
+        raise click.BadParameter(f"{text!r} is not two versions; write onnxruntime==1.22.1,onnxruntime==1.23.2")
+    package, equal, _ = first.partition("==")
+    return first, f"{package}=={second}" if equal and second[0].isdigit() and "/" not in second else second
+
+
 @click.command()
 @model_arguments
 @option(
@@ -213,7 +224,20 @@ def _verdict_or_limit(text: str) -> str | Limit:
 @shared.comparison_options
 @flag("--layers", "Also list bricks, with the base's gain from each.")
 @shared.all_option
-@option("--budget budget_s", "Two files: time limit, even with an unclear verdict.", seconds, default="60s")
+@option(
+    "--versions",
+    "Two versions of a runtime, which run the models and their bricks alternately now: 'onnxruntime==1.22.1,1.23.2' "
+    "(also openvino==, torch==, or paths of Pythons). Each gets an environment in the cache folder.",
+    two_versions,
+    metavar="OLD,NEW",
+)
+@option(
+    "--write write_to",
+    "Versions: for each slower brick write a folder to reproduce it, for a bug report.",
+    NEW_FOLDER,
+    metavar="DIR",
+)
+@option("--budget budget_s", "Files, versions: time limit, even if verdicts are unclear (60s, 120s).", seconds)
 @flag("--alone", "Two files: also run each in a process of its own, for its memory.")
 @data_option("two files: outputs are compared on all, and the first is timed; repeatable.", multiple=True)
 @shared.quiet_option
@@ -233,7 +257,9 @@ def compare(
     *,
     by: str | None,
     layers: bool,
-    budget_s: float,
+    versions: tuple[str, str] | None,
+    write_to: Path | None,
+    budget_s: float | None,
     fail_on: tuple[str | Limit, ...],
     data: tuple[Path, ...],
     alone: bool,
@@ -243,15 +269,21 @@ def compare(
 ) -> None:
     """Two files, or stored frameworks, options, systems or runs: SAME, FASTER, SLOWER or UNCLEAR.
 
-    Two files are run alternately on this machine until the verdict is clear; nothing needs to be stored. With --fail-on
-    the command ends with exit code 5 if a difference that matters could have been missed.
+    Two files, or two --versions of a runtime, are run alternately on this machine until the verdict is clear; nothing
+    needs to be stored. With --fail-on the command ends with exit code 5 if a difference that matters could have been
+    missed.
 
     \b
     Example:
         dlbricks compare old.onnx new.onnx --fail-on slower --minimum-effect 5%
     """
+    if versions is not None:
+        _versions(options, versions, write_to, budget_s, fail_on, layers=layers)
+        return
+    if write_to is not None:
+        raise UsageError("--write is for --versions", remedy="leave it out")
     if by == "file" or (by is None and _two_files(options["models"])):
-        _gate(options, budget_s, fail_on, data, alone=alone)
+        _gate(options, 60.0 if budget_s is None else budget_s, fail_on, data, alone=alone)
         return
     if data or alone:
         name = "data" if data else "alone"
@@ -277,8 +309,63 @@ def _two_files(models: Sequence[str]) -> bool:
     return len(models) == 2 and all(Path(model).is_file() for model in models)
 
 
-_STORED = ("base", "other", "system", "stack", "cache", "layers", "all", "plot")
-"""Options of ``compare`` that two files, which run now, do not have."""
+_STORED = ("base", "other", "system", "stack", "cache", "plot")
+"""Options of ``compare`` that what runs now does not have."""
+
+_LISTING = ("layers", "all")
+"""Options of ``compare`` that two files do not have."""
+
+
+def _refuse(names: Sequence[str], what: str) -> None:
+    """Refuse options of ``compare`` that were given, if they do not concern what runs now."""
+    parameters = click.get_current_context().params
+    if foreign := [name for name in names if parameters[{"other": "others", "all": "every"}.get(name, name)]]:
+        raise UsageError(f"--{foreign[0]} does not concern {what}, which run now", remedy="leave it out")
+
+
+def _versions(
+    options: dict[str, Any],
+    versions: tuple[str, str],
+    write_to: Path | None,
+    budget_s: float | None,
+    fail_on: tuple[str | Limit, ...],
+    *,
+    layers: bool,
+) -> None:
+    from ..analyzer.comparison.reproduction import write_reproductions
+    from ..analyzer.comparison.runtime_versions import compare_versions
+    from ..analyzer.report.answers.versions import versions_answer
+    from ..db.values import NATIVE
+    from ..generator.backends.custom_ops import asked
+
+    _refuse(("by", "alone", "data", *_STORED), "two versions")
+    if limit := next((limit for limit in fail_on if not isinstance(limit, str)), None):
+        raise UsageError(f"{limit.text!r} is a limit on two files, and two versions run", remedy="use a verdict")
+    sources = take_models(options)
+    with TemporaryDirectory(prefix="dlbricks-versions-") as folder, watched() as progress:
+        comparison = compare_versions(
+            sources,
+            versions,
+            folder=Path(folder),
+            backend=options["backend"] or "onnxruntime",
+            device=options["device"] or "cpu",
+            options=asked(),
+            granularity=options["granularity"],
+            connected=options["connected"],
+            threads=1 if options["threads"] is None else options["threads"],
+            dtype=options["dtype"] or NATIVE,
+            minimum_effect=options["minimum_effect"],
+            budget_s=120.0 if budget_s is None else budget_s,
+            progress=progress,
+        )
+        written = [] if write_to is None else write_reproductions(comparison, write_to)
+    verdicts = {str(row.verdict).lower() for row in comparison.rows}
+    answer(
+        versions_answer(comparison, written, layers=layers, most=most_rows()),
+        complete=comparison.complete,
+        crossed=not verdicts.isdisjoint(fail_on),
+        undecided=bool(fail_on) and any(row.blind for row in comparison.rows),
+    )
 
 
 def _gate(
@@ -295,9 +382,7 @@ def _gate(
     from ..generator.backends.custom_ops import asked
 
     sources = whole_models(options, 2, "give the old model and the new one")
-    parameters = click.get_current_context().params
-    if foreign := [name for name in _STORED if parameters[{"other": "others", "all": "every"}.get(name, name)]]:
-        raise UsageError(f"--{foreign[0]} selects stored results, but two files run now", remedy="leave it out")
+    _refuse((*_STORED, *_LISTING), "two files")
     limits = [limit for limit in fail_on if not isinstance(limit, str)]
     with watched() as progress:
         comparison = gate(

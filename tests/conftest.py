@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dlbricks
 import numpy as np
 import onnx
 import onnx.parser
@@ -162,3 +163,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def branches(here: Path, write_branches: Callable[[Path], Path]) -> Path:
     """The file ``branches.onnx`` in an empty working folder."""
     return write_branches(here / "branches.onnx")
+
+
+START = "import runpy; runpy.run_module('dlbricks.generator.worker', run_name='__main__')"
+
+
+@pytest.fixture
+def pythons(tmp_path: Path) -> Callable[..., Path]:
+    """Makes an interpreter: this one, with the package of this test, that runs some code before the worker."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/dlbricks").symlink_to(Path(dlbricks.__file__).resolve().parent, target_is_directory=True)
+
+    def make(name: str, code: str = "") -> Path:
+        (tmp_path / f"{name}.py").write_text(f"{code}\n{START}\n")
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\nPYTHONPATH={tmp_path}/site exec {sys.executable} -P {tmp_path}/{name}.py\n")
+        path.chmod(0o755)
+        return path
+
+    return make

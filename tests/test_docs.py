@@ -264,33 +264,29 @@ def test_the_page_of_the_api_has_every_function_that_it_names() -> None:
 
 
 @pytest.fixture
-def workflow(here: Path, write_lrn: Callable[[Path], Path]) -> Callable[[str], tuple[list[int], str]]:
+def workflow(
+    here: Path, write_lrn: Callable[[Path], Path], pythons: Callable[..., Path]
+) -> Callable[[str], tuple[list[int], str]]:
     """Run the measuring steps of a job of docs/how-to/ci.md; return their exit codes and the summary.
 
-    Both environments are this one; that of the change runs without optimisation, in place of another version. They
-    measure with few visits.
+    Both versions are interpreters of this environment.
     """
     write_lrn(here / "models" / "model.onnx")
     script = Path(sys.executable).parent / "dlbricks"
-    brief = "--visits 10 --processes 1"
-    for side, options in (("base", brief), ("head", f"{brief} --option optimization=disabled")):
-        command = here / side / "bin" / "dlbricks"
-        command.parent.mkdir(parents=True)
-        command.write_text(f'#!/bin/sh\n[ "$1" = measure ] && set -- "$@" {options}\nexec {script} "$@"\n')
-        command.chmod(0o755)
     summary = here / "summary.md"
     page = (ROOT / "docs/how-to/ci.md").read_text()
     (text,) = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     jobs = yaml.safe_load(text)["jobs"]
+    versions = {name: str(pythons(name)) for name in ("OLD", "NEW")}
 
     def run(job: str) -> tuple[list[int], str]:
         environment = {
             **os.environ,
             "PATH": f"{script.parent}:{os.environ['PATH']}",
             "GITHUB_STEP_SUMMARY": str(summary),
+            **versions,
         }
-        steps = [step["run"] for step in jobs[job]["steps"] if "run" in step and "pip install" not in step["run"]]
-        assert all("dlbricks" in step for step in steps)
+        steps = [step["run"] for step in jobs[job]["steps"] if step.get("run", "").startswith("dlbricks")]
         codes = [subprocess.run(["bash", "-e", "-c", step], env=environment, check=False).returncode for step in steps]
         return codes, summary.read_text()
 
@@ -310,9 +306,8 @@ def test_the_workflow_fails_where_something_is_missed(workflow: Callable[[str], 
 
 @pytest.mark.slow
 def test_the_workflow_fails_where_a_model_is_slower(workflow: Callable[[str], tuple[list[int], str]]) -> None:
-    (measured, compared), summary = workflow("slower")
+    (compared,), summary = workflow("slower")
 
-    assert measured == 0
-    (row,) = [line for line in summary.splitlines() if line.startswith("| model | optimization=disabled |")]
-    assert compared == (4 if "| SLOWER |" in row else 0)
-    assert re.search(r"\| (SAME|FASTER|SLOWER|UNCLEAR) \|", row)
+    (row,) = [line for line in summary.splitlines() if line.startswith("| model |") and "ms" not in line]
+    (verdict,) = re.findall(r"\| (SAME|FASTER|SLOWER|UNCLEAR) \|", row)
+    assert compared in {"SLOWER": {4}, "UNCLEAR": {3, 5}}.get(verdict, {0})

@@ -34,7 +34,7 @@ from .difference import MINIMUM_EFFECT, Difference, Levels, Relation, check_mini
 FEWEST, MOST = 4, 12
 """Processes: fewer have no spread that is known, and after so many the machine is the reason."""
 
-_VISITS = 16
+VISITS = 16
 """Visits of each model in a process."""
 
 _LOOKS = 1.25
@@ -238,7 +238,7 @@ def alternate(
     """
     (trial,) = try_out(
         [pair],
-        visits=MOST * _VISITS,
+        visits=MOST * VISITS,
         processes=MOST,
         until=until,
         settled=lambda trial_so_far: judged(trial_so_far, minimum_effect)[2] is not Relation.UNCLEAR,

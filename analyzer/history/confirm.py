@@ -20,10 +20,11 @@ from ...generator.decomposition.decompose import decompose
 from ...generator.decomposition.generate import generate
 from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.system import probe_system
-from ...generator.measurement.trial import Contender, TrialPair, Turns, place_of, take_turns
+from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from ...generator.progress import ProgressCallback
 from ...generator.worker.messages import Place
 from ...models import ModelSource
+from ...models.runnable import Runnable
 from ..comparison.difference import Relation, paired
 from ..comparison.gate import alternate, judged
 from ..comparison.results import ModelBrick, bricks_of
@@ -156,16 +157,23 @@ def _bricks(source: ModelSource, folder: Path, places: tuple[Place, Place], plan
     suite = generate([model], out=folder / "suite", settings=plan.cut).suite
     if suite is None or isinstance(model, Failed):
         return ()
-    paths = {key: suite.brick_path(key) for key in suite.keys}
-    visits, processes, progress = plan.visits, plan.processes, plan.progress
-    taken = take_turns(paths, places, visits=visits, processes=processes, progress=progress, label=source.name)
+    pairs = []
+    for key in suite.keys:
+        runnable = Runnable(suite.brick_path(key).resolve(), synthetic=True)
+        old, new = (Contender(runnable, place) for place in places)
+        pairs.append(TrialPair(old, new, label=source.name))
+    trials = try_out(pairs, visits=plan.visits, processes=plan.processes, progress=plan.progress)
     bricks = bricks_of(model)
-    changes = [change for key, turns in taken.items() if (change := _change(bricks[key], turns)) is not None]
+    changes = [
+        change
+        for key, trial in zip(suite.keys, trials, strict=True)
+        if isinstance(trial, Trial) and (change := _change(bricks[key], trial)) is not None
+    ]
     return tuple(sorted(changes, key=lambda change: -abs(change.contribution_ms)))
 
 
-def _change(brick: ModelBrick, turns: Turns) -> BrickChange | None:
-    if min(float(times.min()) for side in turns for times in side) <= 0:
-        return None  # it takes no time that could be measured
-    levels = paired(*turns)
+def _change(brick: ModelBrick, trial: Trial) -> BrickChange | None:
+    if not trial.measurable:
+        return None
+    levels = paired(trial.before_ns, trial.after_ns)
     return BrickChange(brick, levels.before_ms, levels.after_ms, levels.difference.ratio, levels.difference.ci95)

@@ -1,9 +1,9 @@
-"""Separate virtual environments: for runtimes with special pins, and for lock files.
+"""Separate virtual environments: for runtimes with special pins, for lock files, and for versions of a runtime.
 
 A file next to the backend pins a runtime's packages, dependencies included; a lock file (``pylock.toml``, PEP 751) may
-come from anywhere. The environment is in the cache folder. Its name contains a digest of the pins or the lock, the
-version of Python, and the dlbricks that it serves. The running code of dlbricks is linked into it, unless the lock
-contains dlbricks. The environment appears complete or not at all.
+come from anywhere; a version is a requirement such as ``onnxruntime==1.22.1``. The environment is in the cache folder.
+Its name contains a digest of the pins or the lock, the version of Python, and the dlbricks that it serves. The running
+code of dlbricks is linked into it, unless the lock contains dlbricks. The environment appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -217,6 +217,89 @@ def locked_environment(lock: Path) -> Path:
         if not (folder / "bin" / "python").exists():
             _build(folder, f"lock file {lock}", sys.executable, fill)
     return folder / "bin" / "python"
+
+
+_RUNTIMES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "torch": "torch"}
+"""Backend of a package whose versions can be compared."""
+
+_WORKER = ("ml_dtypes", "msgspec", "onnx", "onnx-graphsurgeon", "protobuf", "psutil", "typing_extensions")
+"""What the worker needs beside a runtime and NumPy; the versions are those that run here."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeVersion:
+    """A version of a runtime, and the Python that has it.
+
+    Attributes:
+        name: As answers name it: the requirement, or the path of the interpreter.
+        backend: Name of the backend.
+        python: The interpreter; its environment has the runtime and dlbricks.
+    """
+
+    name: str
+    backend: str
+    python: Path
+
+
+def version_of(text: str, backend: str = "onnxruntime", *, copy: int = 0) -> RuntimeVersion:
+    """Return a version of a runtime; its environment is created first if it is missing (seconds to a minute).
+
+    The environment has the runtime, NumPy and what the worker needs, from the index that pip is configured for. It is
+    installed by ``uv`` where that is on the PATH.
+
+    Args:
+        text: A requirement such as ``onnxruntime==1.22.1``, a bare version of the backend, or the path of a Python
+            whose environment has the runtime and dlbricks.
+        backend: Backend of a bare version or of a path.
+        copy: Number of the environment, to compare a version with itself.
+
+    Raises:
+        UsageError: The text is none of these, or dlbricks runs no versions of the package.
+        BackendUnavailable: It cannot be installed, or the environment cannot be written; nothing is left of it then.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import InvalidVersion, Version
+
+    if os.sep in text:
+        if not Path(text).is_file():
+            raise UsageError(f"there is no Python {text}", remedy="name the interpreter of an environment")
+        return RuntimeVersion(text, backend, Path(text).absolute())
+    try:
+        requirement = Requirement(text if "=" in text else f"{backend}=={text}")
+        (pin,) = requirement.specifier
+        Version(pin.version)
+    except (InvalidRequirement, InvalidVersion, ValueError) as error:
+        raise UsageError(
+            f"{text!r} is no version of a runtime", remedy="write onnxruntime==1.22.1, or the path of a Python"
+        ) from error
+    if requirement.name not in _RUNTIMES or pin.operator != "==":
+        raise UsageError(
+            f"{text!r} names no version that can be compared", remedy=f"use {', '.join(_RUNTIMES)} with =="
+        )
+    needs = [str(requirement), "numpy", *(f"{name}=={metadata.version(name)}" for name in _WORKER)]
+    parts = (*needs, str(copy), sys.version, str(_PACKAGE))
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    folder = cache_folder().absolute() / "versions" / f"{requirement.name}-{pin.version}-{digest}"
+    with _lock(folder):
+        if not (folder / "bin" / "python").exists():
+            _build(folder, str(requirement), sys.executable, lambda new: _fill_with(requirement.name, needs, new))
+    return RuntimeVersion(str(requirement), _RUNTIMES[requirement.name], folder / "bin" / "python")
+
+
+def _fill_with(package: str, needs: list[str], new: Path) -> None:
+    """Install requirements with their dependencies, and link the running code."""
+    python, uv = str(new / "bin" / "python"), shutil.which("uv")
+    pip = [python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
+    command = pip if uv is None else [uv, "pip", "install", "--python", python]
+    _call(
+        needs[0],
+        [*command, "--only-binary", ":all:", *needs],
+        "it cannot be installed",
+        f"name a version of {package} that has a wheel for Python {sys.version_info.major}.{sys.version_info.minor}",
+    )
+    (_site(new, f"{sys.version_info.major}.{sys.version_info.minor}") / "dlbricks").symlink_to(
+        _PACKAGE, target_is_directory=True
+    )
 
 
 def _requirements(lock: Path, text: bytes) -> tuple[list[str], bool]:

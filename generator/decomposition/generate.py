@@ -179,7 +179,7 @@ def generate(
     results = decompose(models, cut, jobs=jobs, progress=progress)
     refused = {model.name: model.reason for model in results if isinstance(model, Failed)}
     if or_source and refused and cut.graph != "source":
-        results = _or_source(results, cut, jobs, progress)
+        results = along_source(results, cut, jobs, progress)
     bricks: dict[str, Brick] = {}
     rows: list[GenerateRow] = []
     cut_up: list[Decomposition] = []
@@ -224,10 +224,10 @@ def generate(
     )
 
 
-def _or_source(
-    results: Sequence[Decomposition | Failed], cut: Cut, jobs: int, progress: ProgressCallback | None
+def along_source(
+    results: Sequence[Decomposition | Failed], cut: Cut, jobs: int = 1, progress: ProgressCallback | None = None
 ) -> list[Decomposition | Failed]:
-    """Return the results, with models that the runtime cannot load cut along their own graph."""
+    """Return the results of ``decompose``, with models that the runtime cannot load cut along their own graph."""
     failed = [model for model in results if isinstance(model, Failed)]
     again = iter(decompose([model.source for model in failed], cut.of("source"), jobs=jobs, progress=progress))
     return [next(again) if isinstance(model, Failed) else model for model in results]

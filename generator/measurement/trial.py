@@ -27,7 +27,7 @@ from ..progress import ProgressCallback
 from ..worker.client import Timeouts, Workers, start_worker
 from ..worker.messages import Loaded, Place
 from .pace import Pace
-from .plan import Group, MeasurementPlan, MeasurementTask, TaskMember, single
+from .plan import Group, MeasurementPlan, TaskMember, single
 from .recorder import Record, SampleRecorder
 from .scheduler import Scheduler
 
@@ -123,6 +123,11 @@ class Trial:
     def visits(self) -> int:
         """Visits of each side, over all processes."""
         return sum(map(len, self.before_ns))
+
+    @property
+    def measurable(self) -> bool:
+        """True if it was visited, and each visit took time that could be measured."""
+        return bool(self.visits) and min(float(times.min()) for times in (*self.before_ns, *self.after_ns)) > 0
 
 
 def try_out(
@@ -225,7 +230,9 @@ class _Tried:
             loaded[task.id] = worker.load(request, timeout_s=Timeouts.loading(size))
             worker.outputs(task.id, path)
         self._loaded = loaded
-        return largest_error(*paths)
+        error = largest_error(*paths)
+        self._second.unlink()  # the first has the inputs of both
+        return error
 
     def _refuse(self, recorder: SampleRecorder, error: DlbricksError) -> None:
         for task in self._tasks:
@@ -278,53 +285,3 @@ def _error(mine: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
     if theirs.dtype.kind in "US":
         return 0.0 if np.array_equal(mine, theirs) else math.inf
     return relative_difference(mine, theirs)
-
-
-Turns = tuple[tuple[Array, ...], tuple[Array, ...]]
-"""Latencies in nanoseconds at the first and the second place, by process; visits at one position belong together."""
-
-
-def take_turns(
-    bricks: Mapping[str, Path],
-    places: tuple[Place, Place],
-    *,
-    visits: int = 24,
-    processes: int = 2,
-    progress: ProgressCallback | None = None,
-    label: str = "",
-) -> dict[str, Turns]:
-    """Run bricks at two places alternately, hot, on the same weights and inputs.
-
-    Args:
-        bricks: Files by key.
-        places: The first and the second place.
-        visits: Visits of each brick at each place, over all processes.
-        processes: Number of fresh pairs of workers, one after the other.
-        progress: Called between visits.
-        label: Name for progress reports.
-
-    Returns:
-        Latencies by key, without bricks that cannot run at one of the places.
-
-    Raises:
-        BackendError: The runtime is missing at a place.
-        MachineBusy: Another process is measuring.
-        WorkerError: No worker can be started.
-    """
-    sides = dict(zip((_BEFORE, _AFTER), places, strict=True))
-    members = {
-        (key, side): _member(Runnable(path.resolve(), synthetic=True), key, side, place, label)
-        for key, path in bricks.items()
-        for side, place in sides.items()
-    }
-    tasks = [MeasurementTask(f"{side}:{member.id}", sides[side], (member,)) for (_, side), member in members.items()]
-    recorder = SampleRecorder()
-    with machine_lock(), Workers(start_worker) as workers:
-        plan = MeasurementPlan((Group(tuple(tasks)),), processes, sessions=1, isolate=False)
-        Scheduler(plan, workers, recorder, Pace(visits), progress).measure()
-    taken = {}
-    for key in bricks:
-        records = [recorder.of(members[key, side]) for side in sides]
-        if all(record.error is None and record.blocks for record in records):
-            taken[key] = _alike(*map(_by_process, records))
-    return taken

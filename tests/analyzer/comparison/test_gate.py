@@ -125,9 +125,9 @@ def test_two_files_are_run_alternately_and_nothing_is_stored(cli, branches: Path
     ("words", "said"),
     [
         (("--by", "file"), "1 models are given"),
-        (("copy.onnx", "--stack", "ab"), "--stack selects stored results"),
-        (("copy.onnx", "--other", "ab"), "--other selects stored results"),
-        (("copy.onnx", "--plot", "a.png"), "--plot selects stored results"),
+        (("copy.onnx", "--stack", "ab"), "--stack does not concern two files"),
+        (("copy.onnx", "--other", "ab"), "--other does not concern two files"),
+        (("copy.onnx", "--plot", "a.png"), "--plot does not concern two files"),
         (("--by", "run", "--data", "branches.onnx"), "--data is for two files that run now"),
         (("copy.onnx", "--budget", "0.001"), "larger --budget"),
         (("copy.onnx", "--minimum-effect", "0"), "not a positive share"),

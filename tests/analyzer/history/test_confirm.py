@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-from collections.abc import Callable
-from pathlib import Path
 
-import dlbricks
 import onnx
 import pytest
 from dlbricks.analyzer.comparison.gate import FEWEST, alternate
@@ -34,23 +30,6 @@ def often(self, *given):
         once(self, *given)
 onnxruntime.InferenceSession.run_with_iobinding = often
 """
-START = "import runpy; runpy.run_module('dlbricks.generator.worker', run_name='__main__')"
-
-
-@pytest.fixture
-def pythons(tmp_path: Path) -> Callable[[str], Path]:
-    """Makes an interpreter: this one, with the package of this test, that runs some code before the worker."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/dlbricks").symlink_to(Path(dlbricks.__file__).resolve().parent, target_is_directory=True)
-
-    def make(name: str, code: str = "") -> Path:
-        (tmp_path / f"{name}.py").write_text(f"{code}\n{START}\n")
-        path = tmp_path / name
-        path.write_text(f"#!/bin/sh\nPYTHONPATH={tmp_path}/site exec {sys.executable} -P {tmp_path}/{name}.py\n")
-        path.chmod(0o755)
-        return path
-
-    return make
 
 
 def at(row: ModelHistory, system: str) -> ModelHistory:

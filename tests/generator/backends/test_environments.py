@@ -6,14 +6,18 @@ import os
 import subprocess
 import sys
 import sysconfig
+from importlib import metadata
 from pathlib import Path
 
 import dlbricks
 import pytest
+from dlbricks.db.values import DEFAULT_RUNTIME
 from dlbricks.errors import BackendUnavailable, UsageError
 from dlbricks.generator.backends import environments
-from dlbricks.generator.backends.environments import Environment, install_backend
+from dlbricks.generator.backends.environments import Environment, install_backend, version_of
 from dlbricks.generator.backends.mxnet.backend import MxnetBackend
+from dlbricks.generator.measurement.trial import place_of
+from dlbricks.generator.worker.client import Workers, start_worker
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -232,3 +236,25 @@ def test_what_was_there_survives_a_rename_that_fails(pinned, cache, monkeypatch)
 
     assert (place / "old").exists()
     assert sorted(path.name for path in cache.iterdir()) == [place.name, f"{place.name}.lock"]
+
+
+@pytest.mark.slow
+def test_a_version_that_cannot_be_installed_leaves_nothing(cache):
+    with pytest.raises(BackendUnavailable, match=r"onnxruntime==0\.0\.1: it cannot be installed"):
+        version_of("onnxruntime==0.0.1")
+
+    assert [path.suffix for path in (cache.parent / "versions").iterdir()] == [".lock"]
+
+
+@pytest.mark.slow
+def test_a_version_is_installed_with_what_the_worker_needs(cache):
+    running = metadata.version("onnxruntime")
+
+    version = version_of(running)
+
+    place = place_of(DEFAULT_RUNTIME, python=version.python)
+    with Workers(start_worker) as workers:
+        stack = workers.at(place).greeting.stack
+    assert dict(stack.versions)["onnxruntime"] == running
+    assert version.name == f"onnxruntime=={running}"
+    assert version_of(version.name).python == version.python

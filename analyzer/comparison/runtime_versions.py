@@ -1,0 +1,429 @@
+"""Two versions of a runtime against each other: models first, then their unique bricks, alternately on this machine.
+
+Every version has an environment of its own. A first pass visits all bricks briefly, in two pairs of processes. Bricks
+that may differ are visited again in fresh processes, and only these visits decide, so that what drew attention by
+chance is not counted twice. Of the differences that are told, at most 5 % are chance (``difference.discoveries``).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Unpack
+
+from ...bricks.decomposition import Decomposition, Failed
+from ...bricks.graph.control import write_out
+from ...bricks.layer import LayerState
+from ...bricks.suite.suite import Suite
+from ...db.values import NATIVE, Runtime, RuntimeFields
+from ...errors import BackendError, DlbricksError, MachineBusy, UsageError
+from ...generator.backends.environments import RuntimeVersion, version_of
+from ...generator.decomposition.cut import Cut
+from ...generator.decomposition.decompose import decompose
+from ...generator.decomposition.generate import along_source, generate
+from ...generator.decomposition.observation import run_as_given
+from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
+from ...generator.network.network import read_network
+from ...generator.progress import ProgressCallback
+from ...generator.worker.client import Timeouts, Workers, file_of, start_worker
+from ...generator.worker.execution.extraction import EXECUTED
+from ...generator.worker.messages import Place
+from ...models import ModelSource
+from ...models.runnable import Runnable
+from ...tabular import Field, Records, Row, Tabular, fields, record_of
+from .difference import MINIMUM_EFFECT, Levels, Relation, check_minimum_effect, discoveries, paired, relation
+from .gate import MOST, VISITS, judged
+from .results import ModelBrick, bricks_of
+
+_OF_MODELS = 0.4
+"""Share of the budget after which models are not visited any more."""
+
+_FIRST, _FRESH = (2, 12), (6, 48)
+"""Processes, and visits in all of them, of the first pass and of the pass in fresh processes."""
+
+_CHANCE = 0.2
+"""Largest probability of chance with which the first pass makes a brick a suspect."""
+
+FIELDS = (
+    Field("name", "model"),
+    *fields("base other"),
+    Field("base_ms", "base ms", "ms", path="levels.before_ms"),
+    Field("other_ms", "other ms", "ms", path="levels.after_ms"),
+    Field("ratio", "ratio ±95%", "ratio", interval="ratio_ci95", path="levels.difference.ratio"),
+    Field("ratio_ci95", path="levels.difference.ci95"),
+    Field("verdict"),
+    Field("explained", "bricks explain", "share"),
+    *fields("processes executed bricks missing error"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BrickVersions:
+    """A brick of a model in both versions.
+
+    Attributes:
+        brick: The brick.
+        levels: Latencies and their ratio.
+        verdict: The other version in relation to the base.
+        fresh: True if fresh processes decided it, False if only the first pass saw the brick.
+        suspect: True if it may differ, and the budget ended before fresh processes could decide it.
+        largest_error: Largest difference of the outputs, relative to the largest value of the base's output.
+    """
+
+    brick: ModelBrick
+    levels: Levels
+    verdict: Relation
+    fresh: bool
+    suspect: bool
+    largest_error: float
+
+    @property
+    def effect_ms(self) -> float:
+        """What the brick adds to the model: occurrences times the difference."""
+        return self.brick.occurrences * (self.levels.after_ms - self.levels.before_ms)
+
+    @property
+    def told(self) -> bool:
+        """True if it differs, beyond chance and the minimum effect."""
+        return self.verdict in {Relation.SLOWER, Relation.FASTER}
+
+    def record(self) -> Row:
+        """As a JSON object."""
+        seen = self.levels.difference
+        return {
+            "key": self.brick.key,
+            "operator": "+".join(self.brick.operators),
+            "shapes": record_of(self.brick.form, fields("inputs weights outputs")),
+            "count": self.brick.occurrences,
+            "base_ms": self.levels.before_ms,
+            "other_ms": self.levels.after_ms,
+            "ratio": seen.ratio,
+            "ratio_ci95": seen.ci95,
+            **record_of(self, fields("verdict effect_ms fresh suspect largest_error")),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersions:
+    """A model in both versions.
+
+    Attributes:
+        name: The model.
+        base: Name of the base.
+        other: Name of the other version.
+        levels: Latencies and their ratio; None if the model did not run in both.
+        verdict: The other version in relation to the base; None without latencies.
+        processes: Pairs of processes that ran it.
+        blind: True if the verdict is UNCLEAR and a difference that matters could have been missed.
+        bricks: Bricks that ran in both versions, the largest effect first.
+        missing: Bricks that did not, by key, and layers that cannot be bricks, by name; each with the reason.
+        executed: Operators that one version executes more often in this model: counts in the base and in the other;
+            None if the runtime does not report its graph, or the model does not differ.
+        error: Why the model could not be run or decomposed.
+    """
+
+    name: str
+    base: str
+    other: str
+    levels: Levels | None = None
+    verdict: Relation | None = None
+    processes: int = 0
+    blind: bool = False
+    bricks: tuple[BrickVersions, ...] = ()
+    missing: Mapping[str, str] | None = None
+    executed: Mapping[str, tuple[int, int]] | None = None
+    error: str | None = None
+
+    @property
+    def explained(self) -> float | None:
+        """Differences of all bricks as a share of the model's difference; None if the model does not differ."""
+        if self.levels is None or self.verdict not in {Relation.SLOWER, Relation.FASTER} or not self.bricks:
+            return None
+        return sum(brick.effect_ms for brick in self.bricks) / (self.levels.after_ms - self.levels.before_ms)
+
+    def record(self) -> dict[str, object]:
+        """As a JSON object."""
+        return record_of(self, FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionComparison(Tabular):
+    """Models in two versions of a runtime.
+
+    Attributes:
+        base: The version that ratios refer to.
+        other: The other one.
+        rows: One per model.
+        suite: Unique bricks of all models; None if none could be decomposed. It is in the folder of the caller.
+        minimum_effect: Relative difference that matters.
+        threads: Threads of the runtime.
+        wall_s: Wall time in seconds, environments included.
+    """
+
+    ANSWER = "report.answers.versions.versions_answer"
+
+    base: RuntimeVersion
+    other: RuntimeVersion
+    rows: tuple[ModelVersions, ...]
+    suite: Suite | None
+    minimum_effect: float
+    threads: int
+    wall_s: float
+
+    @property
+    def complete(self) -> bool:
+        """True if every model and brick ran in both versions, and no suspect is left."""
+        return not any(row.error or row.missing or any(brick.suspect for brick in row.bricks) for row in self.rows)
+
+    def records(self) -> Records:
+        """One row per model; in CSV, one per brick."""
+        flat = [
+            {"name": row.name, "base": row.base, "other": row.other, **brick.record()}
+            for row in self.rows
+            for brick in row.bricks
+        ]
+        totals = {"minimum_effect": self.minimum_effect, "threads": self.threads, "wall_s": self.wall_s}
+        return Records([row.record() for row in self.rows], totals, flat)
+
+
+def compare_versions(
+    models: Sequence[ModelSource],
+    versions: tuple[str, str],
+    *,
+    folder: Path,
+    granularity: int = 1,
+    connected: bool = False,
+    graph: str | None = None,
+    threads: int = 1,
+    dtype: str = NATIVE,
+    minimum_effect: float = MINIMUM_EFFECT,
+    budget_s: float = 120.0,
+    progress: ProgressCallback | None = None,
+    **runtime: Unpack[RuntimeFields],
+) -> VersionComparison:
+    """Run models and their unique bricks in two versions of a runtime, alternately.
+
+    Args:
+        models: The models.
+        versions: The base and the other version (``version_of``); equal ones get an environment each.
+        folder: Empty or new folder for the suite of bricks.
+        granularity: Most layers in a brick.
+        connected: Bricks may be weakly connected windows.
+        graph: Graph that bricks are cut from; None: ``fused`` for ONNX Runtime, ``source`` for others. Fusions are
+            those of the runtime that dlbricks itself uses.
+        threads: Threads of the runtime.
+        dtype: Precision.
+        minimum_effect: Relative difference that matters.
+        budget_s: Seconds of measuring after which no more visits are made; installing does not count.
+        progress: Called between visits.
+        **runtime: ``backend`` of a bare version, ``device`` and ``options``.
+
+    Raises:
+        UsageError: A text names no version, or an option has a wrong value.
+        BackendUnavailable: A version cannot be installed or used here.
+        MachineBusy: Another process is measuring.
+        SuiteError: The suite cannot be written.
+
+    Example:
+        >>> models = find_models(["squeezenet"])  # doctest: +SKIP
+        >>> old_and_new = ("onnxruntime==1.22.1", "onnxruntime==1.23.2")  # doctest: +SKIP
+        >>> compare_versions(models, old_and_new, folder=Path("bricks")).rows[0].verdict  # doctest: +SKIP
+        <Relation.SAME: 'SAME'>
+    """
+    check_minimum_effect(minimum_effect)
+    begun = time.monotonic()
+    first, second = versions
+    backend = runtime.get("backend", "onnxruntime")
+    base = version_of(first, backend)
+    other = version_of(second, backend, copy=int(first == second))
+    if base.python == other.python:
+        raise UsageError(f"{first} and {second} are one environment", remedy="name two")
+    places = _places((base, other), runtime, threads, dtype)
+    cut = Cut(granularity, connected=connected, graph=graph or ("fused" if base.backend == "onnxruntime" else "source"))
+    cut = replace(cut, threads=threads)
+    decomposed = along_source(decompose(models, cut, progress=progress), cut)
+    suite = generate(
+        [model for model in decomposed if isinstance(model, Decomposition)], out=folder, settings=cut
+    ).suite
+    trying = _Trying(places, minimum_effect, time.monotonic() + budget_s, budget_s, progress)
+    with TemporaryDirectory(prefix="dlbricks-versions-") as name:
+        whole = trying.models(models, Path(name))
+        seen = {} if suite is None else trying.bricks(suite, decomposed)
+        rows = [
+            _row(model, (base, other), result, seen, minimum_effect)
+            for model, result in zip(decomposed, whole, strict=True)
+        ]
+        with ExitStack() as stack:
+            workers = stack.enter_context(Workers(start_worker))
+            rows = [
+                replace(row, executed=_executed(source, workers, places, Path(name)))
+                if row.verdict in {Relation.SLOWER, Relation.FASTER}
+                else row
+                for row, source in zip(rows, models, strict=True)
+            ]
+    return VersionComparison(base, other, tuple(rows), suite, minimum_effect, threads, time.monotonic() - begun)
+
+
+def _places(
+    versions: tuple[RuntimeVersion, RuntimeVersion], runtime: RuntimeFields, threads: int, dtype: str
+) -> tuple[Place, Place]:
+    """Return the place of each version."""
+    device, options = runtime.get("device", "cpu"), runtime.get("options")
+    base, other = (
+        place_of(Runtime.of(version.backend, device, options), threads, dtype, version.python) for version in versions
+    )
+    return base, other
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is known of a brick: its visits, or why it has none; if fresh processes made them; if it is a suspect."""
+
+    trial: Trial | DlbricksError
+    fresh: bool = False
+    suspect: bool = False
+
+    @property
+    def levels(self) -> Levels | None:
+        """Latencies and ratio; None without visits, or if it takes no time that could be measured."""
+        if isinstance(self.trial, DlbricksError) or not self.trial.measurable:
+            return None
+        return paired(self.trial.before_ns, self.trial.after_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trying:
+    """Runs models and bricks at two places until a time."""
+
+    places: tuple[Place, Place]
+    minimum_effect: float
+    until: float
+    budget_s: float
+    progress: ProgressCallback | None
+
+    def models(self, models: Sequence[ModelSource], folder: Path) -> list[Trial | DlbricksError]:
+        """Return the visits of each model, until its verdict is clear."""
+        pairs: list[TrialPair | DlbricksError] = []
+        for number, source in enumerate(models):
+            try:
+                control = write_out(source.skeleton()).control
+                pairs.append(self._pair(run_as_given(source, folder / str(number), control), source.name))
+            except DlbricksError as error:
+                pairs.append(error)
+        trials = iter(
+            try_out(
+                [pair for pair in pairs if isinstance(pair, TrialPair)],
+                visits=MOST * VISITS,
+                processes=MOST,
+                until=self.until - (1 - _OF_MODELS) * self.budget_s,
+                settled=lambda trial: judged(trial, self.minimum_effect)[2] is not Relation.UNCLEAR,
+                progress=self.progress,
+            )
+        )
+        return [next(trials) if isinstance(pair, TrialPair) else pair for pair in pairs]
+
+    def bricks(self, suite: Suite, models: Sequence[Decomposition | Failed]) -> dict[str, _Seen]:
+        """Return what is known of each brick after both passes."""
+        begun = time.monotonic()
+        seen = {key: _Seen(trial) for key, trial in self._pass(suite, suite.keys, _FIRST)}
+        each_s = (time.monotonic() - begun) / len(seen) * _FRESH[1] / _FIRST[1]
+        suspects = sorted(self._suspects(seen), key=lambda key: -_weight(key, seen[key], models))
+        number = max(0, int((self.until - time.monotonic()) / each_s))
+        again = dict(self._pass(suite, suspects[:number], _FRESH))
+        seen |= {key: replace(seen[key], suspect=True) for key in suspects[number:]}
+        return seen | {key: _Seen(trial, fresh=True) for key, trial in again.items()}
+
+    def _pass(
+        self, suite: Suite, keys: Sequence[str], effort: tuple[int, int]
+    ) -> Iterator[tuple[str, Trial | DlbricksError]]:
+        processes, visits = effort
+        pairs = [self._pair(Runnable(suite.brick_path(key).resolve(), synthetic=True), key[:8]) for key in keys]
+        found = try_out(pairs, visits=visits, processes=processes, until=self.until, progress=self.progress)
+        return zip(keys, found, strict=True) if pairs else iter(())
+
+    def _pair(self, runnable: Runnable, label: str) -> TrialPair:
+        base, other = (Contender(runnable, place) for place in self.places)
+        return TrialPair(base, other, label=label)
+
+    def _suspects(self, seen: Mapping[str, _Seen]) -> list[str]:
+        """Return the bricks that may differ by what matters."""
+        least = math.log1p(self.minimum_effect) / 2
+        return [
+            key
+            for key, levels in ((key, brick.levels) for key, brick in seen.items())
+            if levels is not None and abs(math.log(levels.difference.ratio)) > least and levels.difference.p < _CHANCE
+        ]
+
+
+def _weight(key: str, seen: _Seen, models: Sequence[Decomposition | Failed]) -> float:
+    """Return the brick's largest difference in a model, in milliseconds."""
+    levels = seen.levels
+    counts = [sum(part.key == key for part in model.sequences) for model in models if isinstance(model, Decomposition)]
+    return 0.0 if levels is None else max(counts, default=0) * abs(levels.after_ms - levels.before_ms)
+
+
+def _row(
+    model: Decomposition | Failed,
+    versions: tuple[RuntimeVersion, RuntimeVersion],
+    whole: Trial | DlbricksError,
+    seen: Mapping[str, _Seen],
+    minimum_effect: float,
+) -> ModelVersions:
+    base, other = (version.name for version in versions)
+    row = ModelVersions(model.source.name, base, other)
+    if isinstance(whole, DlbricksError):
+        row = replace(row, error=str(whole))
+    elif whole.visits:
+        levels, detectable, verdict = judged(whole, minimum_effect)
+        blind = verdict is Relation.UNCLEAR and detectable > minimum_effect
+        row = replace(row, levels=levels, verdict=verdict, processes=len(whole.before_ns), blind=blind)
+    else:
+        row = replace(row, error="the time was up before it was run: give a larger --budget")
+    if isinstance(model, Failed):
+        return replace(row, error=row.error or model.reason)
+    told = _told(seen)
+    skipped = [layer for layer in model.graph.layers if layer.state is LayerState.SKIPPED]
+    bricks, missing = [], {layer.name: layer.reason or "" for layer in skipped}
+    for key, brick in bricks_of(model).items():
+        known, trial, found = seen[key], seen[key].trial, seen[key].levels
+        if found is None or isinstance(trial, DlbricksError):
+            missing[key] = str(trial) if isinstance(trial, DlbricksError) else "no visit could be timed"
+            continue
+        verdict = relation(found.difference, minimum_effect=minimum_effect, discovered=key in told)
+        bricks.append(BrickVersions(brick, found, verdict, known.fresh, known.suspect, trial.largest_error))
+    bricks.sort(key=lambda brick: -abs(brick.effect_ms))
+    return replace(row, bricks=tuple(bricks), missing=missing)
+
+
+def _told(seen: Mapping[str, _Seen]) -> set[str]:
+    """Return the bricks whose difference in fresh processes is more than chance."""
+    levels = {key: brick.levels for key, brick in seen.items() if brick.fresh}
+    ps = {key: level.difference.p for key, level in levels.items() if level is not None}
+    return {key for key, found in zip(ps, discoveries([*ps.values()]), strict=True) if found}
+
+
+def _executed(
+    source: ModelSource, workers: Workers[Place], places: tuple[Place, Place], folder: Path
+) -> dict[str, tuple[int, int]] | None:
+    """Return the operators that both versions execute in different numbers; None if a runtime does not report them."""
+    counts = []
+    for number, place in enumerate(places):
+        answer = folder / f"executed-{number}"
+        answer.mkdir(exist_ok=True)
+        try:
+            runnable = run_as_given(source, folder / "executed", write_out(source.skeleton()).control)
+            timeout_s = Timeouts.optimising(source.skeleton().weight_bytes)
+            workers.at(place).extract(file_of(runnable), answer, timeout_s=timeout_s)
+        except MachineBusy:
+            raise
+        except (BackendError, UsageError):  # it reports no graph, or cannot write the one of this model
+            return None
+        counts.append(Counter(node.op_type for node in read_network(answer / EXECUTED).graph.node))
+    base, other = counts
+    return {name: (base[name], other[name]) for name in sorted({*base, *other}) if base[name] != other[name]}

@@ -1,0 +1,111 @@
+"""Answer of ``compare --versions``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....tabular import Field, columns_of
+from ...comparison.runtime_versions import FIELDS
+from ..tables import FORM, MOST, Answer, at_most, form_cells, table_lines, unlisted
+from ..units import counted, milliseconds, percent, ratio_within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ...comparison.runtime_versions import BrickVersions, ModelVersions, VersionComparison
+
+_REASONS = 5
+"""Different reasons why bricks are missing that are listed per model."""
+
+_COLUMNS = [
+    Field("effect_ms", "adds ms", "ms"),
+    Field("occurrences", "x"),
+    Field("base_ms", "base ms", "ms"),
+    Field("other_ms", "other ms", "ms"),
+    Field("within", "ratio"),
+    Field("verdict"),
+    FORM,
+]
+
+
+def versions_answer(
+    comparison: VersionComparison, written: Sequence[Path] = (), *, layers: bool = False, most: int | None = MOST
+) -> Answer:
+    """Return the answer of ``compare --versions``: one row per model, and below it the bricks that differ.
+
+    Args:
+        comparison: The comparison.
+        written: Folders to reproduce slower bricks.
+        layers: List all bricks, not only those that differ.
+        most: Number of listed bricks per model; None: all.
+    """
+    effect = f"SAME is within {comparison.minimum_effect:.3g} of it, either way"
+    summary = [f"base: {comparison.base.name}; other: {comparison.other.name}; {effect}"]
+    for row in comparison.rows:
+        summary += ["", *_of_model(row, layers=layers, most=most)]
+    summary += ["", *(f"wrote {folder}" for folder in written), f"{comparison.wall_s:.0f} s"]
+    return Answer.of(
+        comparison.records(),
+        columns=columns_of(FIELDS, "name", "base_ms", "other_ms", "ratio", "verdict", "explained"),
+        summary=summary,
+    )
+
+
+def _of_model(row: ModelVersions, *, layers: bool, most: int | None) -> list[str]:
+    if row.error is not None and not row.bricks:
+        return [f"{row.name}: {row.error}"]
+    lines = [] if row.error is None else [f"{row.name}: {row.error}"]
+    told = [brick for brick in row.bricks if brick.told]
+    lines.append(f"{row.name}: {_counted(row, told)}{_explains(row)}")
+    listed = row.bricks if layers else told
+    if listed:
+        lines += table_lines([_cells(brick) for brick in listed[:most]], _COLUMNS)
+        lines += unlisted(listed, most)
+    if row.executed:
+        changes = ", ".join(f"{name} {base} → {other}" for name, (base, other) in row.executed.items())
+        lines.append(f"  executed nodes differ (fusions, layout changes): {changes}")
+    elif row.executed is not None:
+        lines.append("  both versions execute the same operators")
+    suspects = sum(brick.suspect for brick in row.bricks)
+    if suspects:
+        what = counted(suspects, "brick")
+        lines.append(f"  {what} may differ, but the time was up before fresh processes decided: give a larger --budget")
+    reasons: dict[str, int] = {}
+    for reason in (row.missing or {}).values():
+        reasons[reason] = reasons.get(reason, 0) + 1
+    lines += at_most(
+        [f"  {count} not compared: {reason}" for reason, count in reasons.items()],
+        _REASONS,
+        of=" reasons",
+    )
+    return lines
+
+
+def _counted(row: ModelVersions, told: Sequence[BrickVersions]) -> str:
+    slower = sum(str(brick.verdict) == "SLOWER" for brick in told)
+    of = counted(len(row.bricks), "unique brick")
+    if not told:
+        return f"none of {of} is slower or faster"
+    return f"of {of}, {slower} slower and {len(told) - slower} faster"
+
+
+def _explains(row: ModelVersions) -> str:
+    if row.explained is None or row.levels is None:
+        return ""
+    total = row.levels.after_ms - row.levels.before_ms
+    sign = "+" if total > 0 else ""
+    return f"; all bricks explain {percent(row.explained)} of the model's {sign}{milliseconds(total)} ms"
+
+
+def _cells(brick: BrickVersions) -> dict[str, object]:
+    seen = brick.levels.difference
+    return {
+        "effect_ms": brick.effect_ms,
+        "occurrences": brick.brick.occurrences,
+        "base_ms": brick.levels.before_ms,
+        "other_ms": brick.levels.after_ms,
+        "within": ratio_within(seen.ratio, seen.ci95),
+        "verdict": str(brick.verdict),
+        **form_cells(brick.brick.operators, brick.brick.names, brick.brick.form),
+    }

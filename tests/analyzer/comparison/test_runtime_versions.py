@@ -1,0 +1,124 @@
+"""Two versions of a runtime: two interpreters of this environment, one of which executes one operator many times."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from dlbricks.analyzer.comparison.difference import Relation
+from dlbricks.analyzer.comparison.reproduction import write_reproductions
+from dlbricks.analyzer.comparison.runtime_versions import compare_versions
+from dlbricks.analyzer.report.answers.versions import versions_answer
+from dlbricks.analyzer.report.tables import render
+from dlbricks.models import find_models
+from onnx import helper, numpy_helper
+
+SLOW_ERF = """
+import onnxruntime
+once = onnxruntime.InferenceSession.run_with_iobinding
+load = onnxruntime.InferenceSession.__init__
+def loaded(self, model, *given, **options):
+    data = model if isinstance(model, bytes) else open(model, "rb").read()
+    self.times = 40 if b"Erf" in data else 1
+    load(self, model, *given, **options)
+def often(self, *given):
+    for _ in range(self.times):
+        once(self, *given)
+onnxruntime.InferenceSession.__init__ = loaded
+onnxruntime.InferenceSession.run_with_iobinding = often
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A product, Erf twice, a product; long enough that the interpreter of the other version does not count."""
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.random((256, 256), np.float32), name) for name in ("v", "w")]
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["a"]),
+        helper.make_node("Erf", ["a"], ["b"]),
+        helper.make_node("Erf", ["b"], ["c"]),
+        helper.make_node("MatMul", ["c", "w"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [256, 256]) for name in ("x", "y"))
+    graph = helper.make_graph(nodes, "private_name", [x], [y], weights)
+    path = tmp_path / "private_name.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.mark.slow
+def test_what_became_slower_is_told_by_brick_and_can_be_reproduced(model, pythons, tmp_path):
+    names = str(pythons("old")), str(pythons("new", SLOW_ERF))
+
+    found = compare_versions(find_models([model]), names, folder=tmp_path / "bricks", graph="source")
+
+    (row,) = found.rows
+    assert row.verdict is Relation.SLOWER
+    told = [brick for brick in row.bricks if brick.told]
+    assert [brick.brick.operators for brick in told] == [("Erf",)]
+    assert told[0].brick.occurrences == 2
+    assert told[0].fresh
+    assert told[0].effect_ms == pytest.approx(2 * (told[0].levels.after_ms - told[0].levels.before_ms))
+    assert all(not brick.fresh or brick.told for brick in row.bricks if brick.brick.operators == ("MatMul",))
+    assert row.explained is not None
+    assert row.explained > 0
+    assert row.executed == {}  # both optimise alike
+    assert found.complete
+
+    text = render(versions_answer(found))
+    assert "1 slower and 0 faster" in text
+    assert "both versions execute the same operators" in text
+    record = json.loads(json.dumps(found.to_json()))["results"][0]
+    assert record["bricks"][0]["operator"] == "Erf"
+    assert record["bricks"][0]["count"] == 2
+    assert len(found.records().lines) == len(row.bricks)
+
+    (folder,) = write_reproductions(found, tmp_path / "reports")
+    for file in folder.iterdir():
+        assert b"private_name" not in file.read_bytes()
+    assert "slower in" in (folder / "REPORT.md").read_text()
+    command = [sys.executable, folder / "reproduce.py", sys.executable, sys.executable, "3"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(said) == 2  # one environment, twice
+    assert "ratio" in said[1]
+
+
+def test_one_environment_is_refused(model, pythons, tmp_path, cli):
+    python = pythons("old")
+
+    done = cli("compare", model, "--versions", f"{python},{python}")
+
+    assert done.code == 2
+    assert "are one environment" in done.error
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1.22.1", "is not two versions"),
+        ("1.22.1,1.23.2,1.24.4", "is not two versions"),
+        ("onnxruntime>=1.22,onnxruntime==1.23.2", "names no version"),
+        ("numpy==1.26.0,numpy==2.0.0", "names no version"),
+        ("new,old", "is no version of a runtime"),
+        ("./no/python,./other/python", "there is no Python"),
+    ],
+)
+def test_what_names_no_version_is_refused(text, said, model, cli):
+    done = cli("compare", model, "--versions", text)
+
+    assert done.code == 2
+    assert said in done.error
+
+
+def test_options_of_stored_results_are_refused(model, cli):
+    done = cli("compare", model, "--versions", "1.22.1,1.23.2", "--base", "torch")
+
+    assert done.code == 2
+    assert "--base does not concern two versions" in done.error
+    assert "--write is for --versions" in cli("compare", model, "--write", "reports").error
