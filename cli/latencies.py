@@ -332,7 +332,7 @@ def _versions(
     *,
     layers: bool,
 ) -> None:
-    from ..analyzer.comparison.reproduction import write_reproductions
+    from ..analyzer.comparison.bug_reports import write_bug_reports
     from ..analyzer.comparison.runtime_versions import compare_versions
     from ..analyzer.report.answers.versions import versions_answer
     from ..db.values import NATIVE
@@ -358,7 +358,7 @@ def _versions(
             budget_s=120.0 if budget_s is None else budget_s,
             progress=progress,
         )
-        written = [] if write_to is None else write_reproductions(comparison, write_to)
+        written = [] if write_to is None else write_bug_reports(comparison, write_to)
     verdicts = {str(row.verdict).lower() for row in comparison.rows}
     answer(
         versions_answer(comparison, written, layers=layers, most=most_rows()),

@@ -37,6 +37,7 @@ def test_every_data_file_is_packaged() -> None:
 
     found = {path for path in data if path.suffix != ".py"}
     assert found == {
+        Path("analyzer/comparison/reproduce.py.txt"),
         Path("constructor/prediction.json"),
         Path("constructor/prior.json.xz"),
         Path("constructor/uncertainty/calibration.json"),
@@ -45,6 +46,7 @@ def test_every_data_file_is_packaged() -> None:
     }
     assert PROJECT["tool"]["setuptools"]["package-data"] == {
         "dlbricks": ["py.typed"],
+        "dlbricks.analyzer.comparison": ["reproduce.py.txt"],
         "dlbricks.analyzer.report.page": ["templates/*"],
         "dlbricks.constructor": ["prediction.json", "prior.json.xz"],
         "dlbricks.constructor.uncertainty": ["calibration.json", "scatter.json"],

@@ -24,7 +24,7 @@ from ...models import ModelSource
 from ...models.reader import read_full
 from ...models.subgraphs import attribute_of, attributes_of, drop_unread, reads
 from ...models.zoo import open_structure
-from .network import export_network, export_open_network
+from .network import export_network, export_open_network, synthetic_network
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -349,13 +349,14 @@ if __name__ == "__main__":
     main(*sys.argv[1:])
 
 
-def export_brick(brick: Brick, path: str | os.PathLike[str], *, seed: int = 0) -> int:
+def export_brick(brick: Brick, path: str | os.PathLike[str], *, seed: int = 0, inputs: Path | None = None) -> int:
     """Write a brick with the weights and in the form that the runner gives it.
 
     Args:
         brick: The brick.
         path: File to write; it appears complete or not at all.
-        seed: Of the weights.
+        seed: Of the weights and inputs.
+        inputs: npz file for the inputs that the runner gives it; None: it is not written.
 
     Returns:
         Bytes written.
@@ -364,7 +365,11 @@ def export_brick(brick: Brick, path: str | os.PathLike[str], *, seed: int = 0) -
         BackendError: It cannot be assembled, or is larger than a protobuf can be.
         OSError: The file cannot be written.
     """
-    return write_file(Path(path), export_network(onnx.load_from_string(brick.model), seed))
+    model = onnx.load_from_string(brick.model)
+    if inputs is not None:
+        with inputs.open("wb") as file:
+            np.savez(file, **synthetic_network(model, seed=seed).feeds)  # type: ignore[arg-type]  # names of arrays
+    return write_file(Path(path), export_network(model, seed))
 
 
 def to_graphsurgeon(brick: Brick, *, seed: int = 0) -> gs.Graph:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from dlbricks.analyzer.comparison.difference import Relation
-from dlbricks.analyzer.comparison.reproduction import write_reproductions
+from dlbricks.analyzer.comparison.bug_reports import write_bug_reports
 from dlbricks.analyzer.comparison.runtime_versions import compare_versions
 from dlbricks.analyzer.report.answers.versions import versions_answer
 from dlbricks.analyzer.report.tables import render
@@ -79,7 +79,7 @@ def test_what_became_slower_is_told_by_brick_and_can_be_reproduced(model, python
     assert record["bricks"][0]["count"] == 2
     assert len(found.records().lines) == len(row.bricks)
 
-    (folder,) = write_reproductions(found, tmp_path / "reports")
+    (folder,) = write_bug_reports(found, tmp_path / "reports")
     for file in folder.iterdir():
         assert b"private_name" not in file.read_bytes()
     assert "slower in" in (folder / "REPORT.md").read_text()

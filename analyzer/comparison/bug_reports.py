@@ -6,14 +6,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import onnx
-
 from ...bricks.suite.suite import Suite
 from ...errors import UsageError
 from ...generator.machine.system import probe_system
-from ...generator.network.export import write_file
-from ...generator.network.network import synthetic_network
+from ...generator.network.export import export_brick
 from .difference import Relation
 
 if TYPE_CHECKING:
@@ -26,7 +22,7 @@ _ENDS = 8
 """Characters of a key in the name of a folder."""
 
 
-def write_reproductions(comparison: VersionComparison, folder: Path) -> list[Path]:
+def write_bug_reports(comparison: VersionComparison, folder: Path) -> list[Path]:
     """Write a folder for each brick that is slower in the other version.
 
     A folder has the brick with seeded weights and its inputs, a script that needs only ONNX Runtime and NumPy, and a
@@ -62,9 +58,7 @@ def _write(brick: BrickVersions, comparison: VersionComparison, suite: Suite, fo
     key = brick.brick.key
     own = folder / f"{'-'.join(brick.brick.operators)[:40]}-{key[:_ENDS]}"
     own.mkdir(parents=True, exist_ok=True)
-    network = synthetic_network(onnx.load_from_string(suite.brick(key).model))
-    write_file(own / "brick.onnx", network.self_contained().SerializeToString(deterministic=True))
-    np.savez(own / "inputs.npz", **network.feeds)  # type: ignore[arg-type]  # the names of its arrays
+    export_brick(suite.brick(key), own / "brick.onnx", inputs=own / "inputs.npz")
     shutil.copyfile(_SCRIPT, own / "reproduce.py")
     (own / "REPORT.md").write_text(_report(brick, comparison))
     return own
