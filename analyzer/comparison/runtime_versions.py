@@ -28,6 +28,7 @@ from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import decompose
 from ...generator.decomposition.generate import along_source, generate
 from ...generator.decomposition.observation import run_as_given
+from ...generator.measurement.pace import loops_of, warmups_of
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from ...generator.network.network import read_network
 from ...generator.progress import ProgressCallback
@@ -46,6 +47,9 @@ _OF_MODELS = 0.4
 
 _FIRST, _FRESH = (2, 12), (6, 48)
 """Processes, and visits in all of them, of the first pass and of the pass in fresh processes."""
+
+_LABEL = 8
+"""Characters of a brick's key that progress reports show."""
 
 _CHANCE = 0.2
 """Largest probability of chance with which the first pass makes a brick a suspect."""
@@ -244,17 +248,17 @@ def compare_versions(
     other = version_of(second, backend, copy=int(first == second))
     if base.python == other.python:
         raise UsageError(f"{first} and {second} are one environment", remedy="name two")
-    places = _places((base, other), runtime, threads, dtype)
+    places = places_of((base, other), runtime, threads, dtype)
     cut = Cut(granularity, connected=connected, graph=graph or ("fused" if base.backend == "onnxruntime" else "source"))
     cut = replace(cut, threads=threads)
     decomposed = along_source(decompose(models, cut, progress=progress), cut)
-    suite = generate(
-        [model for model in decomposed if isinstance(model, Decomposition)], out=folder, settings=cut
-    ).suite
-    trying = _Trying(places, minimum_effect, time.monotonic() + budget_s, budget_s, progress)
+    cut_up = [model for model in decomposed if isinstance(model, Decomposition)]
+    suite = generate(cut_up, out=folder, settings=cut).suite
+    trying = Trying(places, minimum_effect, time.monotonic() + budget_s, progress)
+    counts = Counter(part.key for model in cut_up for part in model.sequences)
     with TemporaryDirectory(prefix="dlbricks-versions-") as name:
         whole = trying.models(models, Path(name))
-        seen = {} if suite is None else trying.bricks(suite, decomposed)
+        seen = {} if suite is None else trying.bricks(suite, counts)
         rows = [
             _row(model, (base, other), result, seen, minimum_effect)
             for model, result in zip(decomposed, whole, strict=True)
@@ -270,10 +274,10 @@ def compare_versions(
     return VersionComparison(base, other, tuple(rows), suite, minimum_effect, threads, time.monotonic() - begun)
 
 
-def _places(
-    versions: tuple[RuntimeVersion, RuntimeVersion], runtime: RuntimeFields, threads: int, dtype: str
+def places_of(
+    versions: tuple[RuntimeVersion, RuntimeVersion], runtime: RuntimeFields, threads: int, dtype: str = NATIVE
 ) -> tuple[Place, Place]:
-    """Return the place of each version."""
+    """Return the place of each version (``place_of``)."""
     device, options = runtime.get("device", "cpu"), runtime.get("options")
     base, other = (
         place_of(Runtime.of(version.backend, device, options), threads, dtype, version.python) for version in versions
@@ -282,8 +286,14 @@ def _places(
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What is known of a brick: its visits, or why it has none; if fresh processes made them; if it is a suspect."""
+class SeenBrick:
+    """What is known of a brick in two versions.
+
+    Attributes:
+        trial: Its visits, or why it has none.
+        fresh: True if fresh processes made the visits, after the first pass made it a suspect.
+        suspect: True if it is a suspect that fresh processes did not visit: the time was up.
+    """
 
     trial: Trial | DlbricksError
     fresh: bool = False
@@ -297,18 +307,46 @@ class _Seen:
         return paired(self.trial.before_ns, self.trial.after_ns)
 
 
+def brick_verdicts(seen: Mapping[str, SeenBrick], minimum_effect: float) -> dict[str, Relation]:
+    """Return the verdict on each brick with latencies; FASTER and SLOWER only if fresh processes decided it.
+
+    Args:
+        seen: What is known of all bricks (``Trying.bricks``).
+        minimum_effect: Relative difference that matters.
+    """
+    levels = {key: known for key, brick in seen.items() if (known := brick.levels) is not None}
+    fresh = [key for key in levels if seen[key].fresh]
+    found = discoveries([levels[key].difference.p for key in fresh])
+    told = {key for key, discovered in zip(fresh, found, strict=True) if discovered}
+    return {
+        key: relation(known.difference, minimum_effect=minimum_effect, discovered=key in told)
+        for key, known in levels.items()
+    }
+
+
 @dataclass(frozen=True, slots=True)
-class _Trying:
-    """Runs models and bricks at two places until a time."""
+class Trying:
+    """Runs models and bricks at two places until a time.
+
+    Attributes:
+        places: The base and the other place.
+        minimum_effect: Relative difference that matters.
+        until: Time on the monotonic clock at which visiting ends.
+        progress: Called between visits.
+    """
 
     places: tuple[Place, Place]
     minimum_effect: float
     until: float
-    budget_s: float
-    progress: ProgressCallback | None
+    progress: ProgressCallback | None = None
 
     def models(self, models: Sequence[ModelSource], folder: Path) -> list[Trial | DlbricksError]:
-        """Return the visits of each model, until its verdict is clear."""
+        """Return the visits of each model, until its verdict is clear or its share of the time is spent.
+
+        Args:
+            models: The models.
+            folder: Existing folder for copies.
+        """
         pairs: list[TrialPair | DlbricksError] = []
         for number, source in enumerate(models):
             try:
@@ -316,63 +354,80 @@ class _Trying:
                 pairs.append(self._pair(run_as_given(source, folder / str(number), control), source.name))
             except DlbricksError as error:
                 pairs.append(error)
+        begun = time.monotonic()
         trials = iter(
             try_out(
                 [pair for pair in pairs if isinstance(pair, TrialPair)],
                 visits=MOST * VISITS,
                 processes=MOST,
-                until=self.until - (1 - _OF_MODELS) * self.budget_s,
+                until=begun + _OF_MODELS * (self.until - begun),
                 settled=lambda trial: judged(trial, self.minimum_effect)[2] is not Relation.UNCLEAR,
                 progress=self.progress,
             )
         )
         return [next(trials) if isinstance(pair, TrialPair) else pair for pair in pairs]
 
-    def bricks(self, suite: Suite, models: Sequence[Decomposition | Failed]) -> dict[str, _Seen]:
-        """Return what is known of each brick after both passes."""
+    def bricks(self, suite: Suite, counts: Mapping[str, int] | None = None) -> dict[str, SeenBrick]:
+        """Return what is known of each brick after both passes, by key.
+
+        Args:
+            suite: The bricks.
+            counts: Occurrences in a model: of suspects those with the largest effect come first; None: 1 for all.
+        """
+        if not suite.keys:
+            return {}
         begun = time.monotonic()
-        seen = {key: _Seen(trial) for key, trial in self._pass(suite, suite.keys, _FIRST)}
-        each_s = (time.monotonic() - begun) / len(seen) * _FRESH[1] / _FIRST[1]
-        suspects = sorted(self._suspects(seen), key=lambda key: -_weight(key, seen[key], models))
-        number = max(0, int((self.until - time.monotonic()) / each_s))
-        again = dict(self._pass(suite, suspects[:number], _FRESH))
-        seen |= {key: replace(seen[key], suspect=True) for key in suspects[number:]}
-        return seen | {key: _Seen(trial, fresh=True) for key, trial in again.items()}
+        seen = {key: SeenBrick(trial) for key, trial in self._pass(suite, suite.keys, _FIRST, brief=True)}
+        load_s = (time.monotonic() - begun) / len(seen) / _FIRST[0]
+        suspects: dict[str, tuple[float, float]] = {}
+        for key, brick in seen.items():
+            if (levels := brick.levels) is not None and self._is_suspect(levels):
+                effect_ms = (counts or {}).get(key, 1) * abs(levels.after_ms - levels.before_ms)
+                visits_s = _FRESH[1] * sum(_visit_s(ms) for ms in (levels.before_ms, levels.after_ms))
+                suspects[key] = (effect_ms, _FRESH[0] * load_s + visits_s)
+        remaining_s, chosen = self.until - time.monotonic(), []
+        for key, (_, cost_s) in sorted(suspects.items(), key=lambda item: -item[1][0]):
+            remaining_s -= cost_s
+            if remaining_s < 0:
+                break
+            chosen.append(key)
+        seen |= {key: replace(seen[key], suspect=True) for key in suspects.keys() - {*chosen}}
+        return seen | self.fresh(suite, chosen)
+
+    def fresh(self, suite: Suite, keys: Sequence[str]) -> dict[str, SeenBrick]:
+        """Return the visits of some bricks of a suite in fresh processes, by key."""
+        return {key: SeenBrick(trial, fresh=True) for key, trial in self._pass(suite, keys, _FRESH)}
 
     def _pass(
-        self, suite: Suite, keys: Sequence[str], effort: tuple[int, int]
+        self, suite: Suite, keys: Sequence[str], effort: tuple[int, int], *, brief: bool = False
     ) -> Iterator[tuple[str, Trial | DlbricksError]]:
         processes, visits = effort
-        pairs = [self._pair(Runnable(suite.brick_path(key).resolve(), synthetic=True), key[:8]) for key in keys]
+        runnables = [Runnable(suite.brick_path(key).resolve(), synthetic=True) for key in keys]
+        pairs = [self._pair(runnable, key[:_LABEL], brief=brief) for key, runnable in zip(keys, runnables, strict=True)]
         found = try_out(pairs, visits=visits, processes=processes, until=self.until, progress=self.progress)
-        return zip(keys, found, strict=True) if pairs else iter(())
+        return zip(keys, found, strict=True)
 
-    def _pair(self, runnable: Runnable, label: str) -> TrialPair:
+    def _pair(self, runnable: Runnable, label: str, *, brief: bool = False) -> TrialPair:
         base, other = (Contender(runnable, place) for place in self.places)
-        return TrialPair(base, other, label=label)
+        return TrialPair(base, other, label=label, brief=brief)
 
-    def _suspects(self, seen: Mapping[str, _Seen]) -> list[str]:
-        """Return the bricks that may differ by what matters."""
-        least = math.log1p(self.minimum_effect) / 2
-        return [
-            key
-            for key, levels in ((key, brick.levels) for key, brick in seen.items())
-            if levels is not None and abs(math.log(levels.difference.ratio)) > least and levels.difference.p < _CHANCE
-        ]
+    def _is_suspect(self, levels: Levels) -> bool:
+        """Return true if a brick may differ by what matters."""
+        large = abs(math.log(levels.difference.ratio)) > math.log1p(self.minimum_effect) / 2
+        return large and levels.difference.p < _CHANCE
 
 
-def _weight(key: str, seen: _Seen, models: Sequence[Decomposition | Failed]) -> float:
-    """Return the brick's largest difference in a model, in milliseconds."""
-    levels = seen.levels
-    counts = [sum(part.key == key for part in model.sequences) for model in models if isinstance(model, Decomposition)]
-    return 0.0 if levels is None else max(counts, default=0) * abs(levels.after_ms - levels.before_ms)
+def _visit_s(latency_ms: float) -> float:
+    """Return the seconds of a visit, with the execution before it."""
+    latency_ns = latency_ms * 1e6
+    return (loops_of(int(latency_ns)) + warmups_of(int(latency_ns))) * latency_ns / 1e9
 
 
 def _row(
     model: Decomposition | Failed,
     versions: tuple[RuntimeVersion, RuntimeVersion],
     whole: Trial | DlbricksError,
-    seen: Mapping[str, _Seen],
+    seen: Mapping[str, SeenBrick],
     minimum_effect: float,
 ) -> ModelVersions:
     base, other = (version.name for version in versions)
@@ -387,25 +442,19 @@ def _row(
         row = replace(row, error="the time was up before it was run: give a larger --budget")
     if isinstance(model, Failed):
         return replace(row, error=row.error or model.reason)
-    told = _told(seen)
+    verdicts = brick_verdicts(seen, minimum_effect)
     skipped = [layer for layer in model.graph.layers if layer.state is LayerState.SKIPPED]
-    bricks, missing = [], {layer.name: layer.reason or "" for layer in skipped}
+    bricks, missing = [], {layer.name: layer.reason for layer in skipped}
     for key, brick in bricks_of(model).items():
         known, trial, found = seen[key], seen[key].trial, seen[key].levels
-        if found is None or isinstance(trial, DlbricksError):
-            missing[key] = str(trial) if isinstance(trial, DlbricksError) else "no visit could be timed"
-            continue
-        verdict = relation(found.difference, minimum_effect=minimum_effect, discovered=key in told)
-        bricks.append(BrickVersions(brick, found, verdict, known.fresh, known.suspect, trial.largest_error))
+        if isinstance(trial, DlbricksError):
+            missing[key] = str(trial)
+        elif found is None:
+            missing[key] = "no visit could be timed"
+        else:
+            bricks.append(BrickVersions(brick, found, verdicts[key], known.fresh, known.suspect, trial.largest_error))
     bricks.sort(key=lambda brick: -abs(brick.effect_ms))
     return replace(row, bricks=tuple(bricks), missing=missing)
-
-
-def _told(seen: Mapping[str, _Seen]) -> set[str]:
-    """Return the bricks whose difference in fresh processes is more than chance."""
-    levels = {key: brick.levels for key, brick in seen.items() if brick.fresh}
-    ps = {key: level.difference.p for key, level in levels.items() if level is not None}
-    return {key for key, found in zip(ps, discoveries([*ps.values()]), strict=True) if found}
 
 
 def _executed(

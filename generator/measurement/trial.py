@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...bricks.graph.footprint import CORE_LEVEL, level_name
 from ...db.values import NATIVE, Conditions, Identity, Runtime, Stack, Subject
 from ...errors import BackendError, DlbricksError, MachineBusy, WorkerError
 from ...models.runnable import Runnable
@@ -82,6 +83,7 @@ class TrialPair:
         tolerance: If outputs differ by more, nothing is timed; None: no limit.
         label: Name for progress reports.
         feeds: npz files with inputs: outputs are compared on all of them, and the first is timed; none: seeded ones.
+        brief: True for a first look at many pairs: a visit is a tenth as long.
     """
 
     before: Contender
@@ -89,6 +91,7 @@ class TrialPair:
     tolerance: float | None = None
     label: str = ""
     feeds: tuple[Path, ...] = ()
+    brief: bool = False
 
     @property
     def cores(self) -> int:
@@ -183,7 +186,7 @@ class _Tried:
         self._first, self._second = folder / f"{number}-first.npz", folder / f"{number}-second.npz"
         timed = str(next(iter(pair.feeds), ""))
         before, after = (
-            single(_member(way.runnable, f"{number}: {side}", side, way.place, pair.label, feeds), way.place)
+            single(_member(pair, way, f"{number}: {side}", side, feeds), way.place)
             for way, side, feeds in ((pair.before, _BEFORE, timed), (pair.after, _AFTER, str(self._first)))
         )
         self._tasks = (before, after)
@@ -252,10 +255,11 @@ class _TrialSettled(BackendError):
     """Both sides run, and no more visits are wanted."""
 
 
-def _member(runnable: Runnable, key: str, side: str, place: Place, label: str, feeds: str = "") -> TaskMember:  # noqa: PLR0917
+def _member(pair: TrialPair, way: Contender, key: str, side: str, feeds: str) -> TaskMember:
     """Return a member that is not stored: its side replaces the stack."""
-    conditions = Conditions(place.threads, "hot", place.dtype)
-    return TaskMember(Identity(Subject.MODEL, key, "", side, conditions, ""), label, runnable, feeds=feeds)
+    cache = level_name(CORE_LEVEL) if pair.brief else "hot"
+    conditions = Conditions(way.place.threads, cache, way.place.dtype)
+    return TaskMember(Identity(Subject.MODEL, key, "", side, conditions, ""), pair.label, way.runnable, feeds=feeds)
 
 
 def _by_process(record: Record) -> dict[int, Array]:

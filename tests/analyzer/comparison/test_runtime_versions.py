@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from dlbricks.analyzer.comparison.difference import Relation
 from dlbricks.analyzer.comparison.bug_reports import write_bug_reports
+from dlbricks.analyzer.comparison.difference import Relation
 from dlbricks.analyzer.comparison.runtime_versions import compare_versions
 from dlbricks.analyzer.report.answers.versions import versions_answer
 from dlbricks.analyzer.report.tables import render
@@ -65,7 +65,6 @@ def test_what_became_slower_is_told_by_brick_and_can_be_reproduced(model, python
     assert told[0].brick.occurrences == 2
     assert told[0].fresh
     assert told[0].effect_ms == pytest.approx(2 * (told[0].levels.after_ms - told[0].levels.before_ms))
-    assert all(not brick.fresh or brick.told for brick in row.bricks if brick.brick.operators == ("MatMul",))
     assert row.explained is not None
     assert row.explained > 0
     assert row.executed == {}  # both optimise alike
