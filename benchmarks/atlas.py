@@ -72,18 +72,16 @@ def _node_tests(folder: Path) -> Iterator[Path]:
     """Write for each operator the node test with the largest inputs and outputs."""
     from onnx.backend.test.loader import load_model_tests
 
-    best: dict[str, tuple[int, Path]] = {}
-    for case in load_model_tests(kind="node"):
-        path = Path(case.model_dir) / "model.onnx"
-        graph = onnx.load(path).graph
-        if len(graph.node) == 1:
-            size = sum(_elements(value) for value in (*graph.input, *graph.output))
-            operator = graph.node[0].op_type
-            best[operator] = max(best.get(operator, (-1, path)), (size, path), key=lambda item: item[0])
-    for operator, (_, path) in sorted(best.items()):
-        copy = folder / f"node-{operator}.onnx"
-        copy.write_bytes(path.read_bytes())
-        yield copy
+    best: dict[str, tuple[int, onnx.ModelProto]] = {}
+    for model in (case.model for case in load_model_tests(kind="node") if case.model is not None):
+        if len(model.graph.node) == 1:
+            size = sum(_elements(value) for value in (*model.graph.input, *model.graph.output))
+            operator = model.graph.node[0].op_type
+            best[operator] = max(best.get(operator, (-1, model)), (size, model), key=lambda item: item[0])
+    for operator, (_, model) in sorted(best.items()):
+        path = folder / f"node-{operator}.onnx"
+        onnx.save(model, path)
+        yield path
 
 
 def _elements(value: onnx.ValueInfoProto) -> int:
