@@ -222,7 +222,10 @@ def two_versions(text: str) -> tuple[str, str]:
 )
 @option("--other others", "Compare only this side with the base; repeatable.", multiple=True, metavar="ID|NAME")
 @shared.comparison_options
-@flag("--layers", "Also list bricks, with the base's gain from each.")
+@flag(
+    "--layers",
+    "Also list bricks, with the base's gain from each. Two files: layers that changed, appeared or vanished.",
+)
 @shared.all_option
 @option(
     "--versions",
@@ -283,7 +286,7 @@ def compare(
     if write_to is not None:
         raise UsageError("--write is for --versions", remedy="leave it out")
     if by == "file" or (by is None and _two_files(options["models"])):
-        _gate(options, 60.0 if budget_s is None else budget_s, fail_on, data, alone=alone)
+        _gate(options, 60.0 if budget_s is None else budget_s, fail_on, data, alone=alone, layers=layers)
         return
     if data or alone:
         name = "data" if data else "alone"
@@ -311,9 +314,6 @@ def _two_files(models: Sequence[str]) -> bool:
 
 _STORED = ("base", "other", "system", "stack", "cache", "plot")
 """Options of ``compare`` that what runs now does not have."""
-
-_LISTING = ("layers", "all")
-"""Options of ``compare`` that two files do not have."""
 
 
 def _refuse(names: Sequence[str], what: str) -> None:
@@ -375,6 +375,7 @@ def _gate(
     data: tuple[Path, ...],
     *,
     alone: bool,
+    layers: bool,
 ) -> None:
     from ..analyzer.comparison.gate import gate
     from ..analyzer.report.answers.comparison import gate_answer, gate_figures
@@ -382,7 +383,7 @@ def _gate(
     from ..generator.backends.custom_ops import asked
 
     sources = whole_models(options, 2, "give the old model and the new one")
-    _refuse((*_STORED, *_LISTING), "two files")
+    _refuse(_STORED, "two files")
     limits = [limit for limit in fail_on if not isinstance(limit, str)]
     with watched() as progress:
         comparison = gate(
@@ -396,13 +397,14 @@ def _gate(
             budget_s=budget_s,
             data=data,
             alone=alone or any(limit.figure in ALONE for limit in limits),
+            layers=layers,
             progress=progress,
         )
     verdicts = {word for word in fail_on if isinstance(word, str)}
     judged = judgements(limits, {comparison.new: gate_figures(comparison, sources[1])} if limits else {})
     of_limits = standing(judged)
     answer(
-        with_limits(gate_answer(comparison), judged),
+        with_limits(gate_answer(comparison, most=most_rows()), judged),
         complete=comparison.complete,
         crossed=of_limits["crossed"] or str(comparison.verdict).lower() in verdicts,
         undecided=of_limits["undecided"] or (bool(verdicts) and comparison.blind),

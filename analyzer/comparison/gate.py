@@ -29,6 +29,7 @@ from ...generator.worker.messages import Place
 from ...models import ModelSource
 from ...models.user_inputs import check_inputs
 from ...tabular import Field, Records, Tabular, fields, record_of
+from .changed_layers import LayerChanges, changed_layers
 from .difference import MINIMUM_EFFECT, Difference, Levels, Relation, check_minimum_effect, paired, relation
 
 FEWEST, MOST = 4, 12
@@ -51,7 +52,7 @@ FIELDS = (
     Field("new_ms", "new ms", "ms", path="levels.after_ms"),
     Field("ratio", "ratio ±95%", "ratio", interval="ratio_ci95", path="levels.difference.ratio"),
     *fields("ratio_ci95 p=levels.difference.p verdict reason minimum_effect detectable processes visits wall_s"),
-    *fields("largest_error stack=stack.key threads"),
+    *fields("largest_error stack=stack.key threads layers"),
 )
 
 
@@ -73,6 +74,7 @@ class Gate(Tabular):
         stack: The runtime of both.
         threads: Its threads.
         alone: The old and the new model in processes of their own; None if that was not asked for.
+        layers: The layers that differ; None if that was not asked for.
     """
 
     ANSWER = "report.answers.comparison.gate_answer"
@@ -90,6 +92,7 @@ class Gate(Tabular):
     stack: Stack
     threads: int
     alone: tuple[Alone, Alone] | None = None
+    layers: LayerChanges | None = None
 
     @property
     def rows(self) -> tuple[Gate, ...]:
@@ -145,6 +148,7 @@ def gate(
     budget_s: float = 60.0,
     data: Sequence[Path] = (),
     alone: bool = False,
+    layers: bool = False,
     progress: ProgressCallback | None = None,
     **fields: Unpack[RuntimeFields],
 ) -> Gate:
@@ -161,6 +165,7 @@ def gate(
             inputs.
         alone: Afterwards, run each model in a process of its own, for its memory and the percentiles of its single
             executions; a few seconds each, which ``budget_s`` does not bound.
+        layers: Afterwards, cut both models and measure their bricks for half of ``budget_s``, to tell which differ.
         progress: Called between visits.
         **fields: The runtime: ``backend``, ``device`` and ``options``.
 
@@ -193,6 +198,7 @@ def gate(
         raise UsageError(f"{budget_s:.3g} s are over before the models are loaded", remedy="give a larger --budget")
     levels, detectable, verdict = judged(trial, minimum_effect)
     sides = _alone([old, new], place, next(iter(data), None)) if alone else None
+    changes = changed_layers(old, new, place, budget_s=budget_s / 2, progress=progress) if layers else None
     return Gate(
         old.name,
         new.name,
@@ -207,6 +213,7 @@ def gate(
         trial.stacks[0],
         place.threads,
         sides,
+        changes,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ....models.source import file_bytes
 from ....tabular import Field, columns_of, fields, record_of
+from ...comparison.changed_layers import FIELDS as LAYER_FIELDS
 from ...comparison.gate import FIELDS
 from ...history.changes import MEAN, UNDISTURBED
 from ...limits import Figure
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ....models import ModelSource
     from ....tabular import Row
     from ...advice import Advice, ModelAdvice
+    from ...comparison.changed_layers import LayerChanges
     from ...comparison.compare import Comparison, ModelComparison
     from ...comparison.difference import Levels
     from ...comparison.gate import Gate
@@ -110,8 +112,13 @@ def gate_figures(comparison: Gate, new: ModelSource) -> dict[str, Figure]:
     }
 
 
-def gate_answer(comparison: Gate) -> Answer:
-    """Return the answer of ``compare`` with two files."""
+def gate_answer(comparison: Gate, *, most: int | None = MOST) -> Answer:
+    """Return the answer of ``compare`` with two files.
+
+    Args:
+        comparison: The comparison.
+        most: Number of listed changes of layers; None: all.
+    """
     power = f"differences of {comparison.detectable:.1%} and more are found with 80% probability"
     effort = (
         f"{comparison.processes} processes, {counted(comparison.visits, 'visit')} of each model, "
@@ -124,11 +131,29 @@ def gate_answer(comparison: Gate) -> Answer:
     ]
     if comparison.alone is not None:
         summary.insert(2, _memories(*comparison.alone))
+    if comparison.layers is not None:
+        summary += ["", *_changes(comparison.layers, comparison.levels, most)]
     return Answer.of(
         comparison.records(),
         columns=columns_of(FIELDS, "new", "old", "old_ms", "new_ms", "ratio", "verdict"),
         summary=summary,
     )
+
+
+def _changes(changes: LayerChanges, levels: Levels, most: int | None) -> list[str]:
+    """Return the layers that differ between two files."""
+    same = f"{counted(changes.same, 'sequence')} of the executed graphs are equal in both files"
+    if not changes.rows:
+        return [f"{same}, and none differs"]
+    unknown = sum(row.effect_ms is None for row in changes.rows)
+    total = (
+        ""
+        if changes.effect_ms is None
+        else (f"; together {changes.effect_ms:+.3g} ms of {levels.after_ms - levels.before_ms:+.3g} ms measured")
+    )
+    lines = [f"{same}; what differs{total}:", *table_lines([row.record() for row in changes.rows[:most]], LAYER_FIELDS)]
+    lines += unlisted(changes.rows, most)
+    return [*lines, f"{counted(unknown, 'change')} not measured: give a larger --budget"] if unknown else lines
 
 
 def advice_answer(advice: Advice, *, layers: bool = False, most: int | None = MOST) -> Answer:
