@@ -252,6 +252,7 @@ node_options = stacked(
         show_default="$DLBRICKS_NODE, else none",
     ),
     option("--campaign", "Name of the campaign, stored with the run.", default="", show_default=False),
+    option("--label", "Name of the measured state, such as a commit, for 'history'.", default="", show_default=False),
 )
 
 quiet_option = stacked(flag("-q --quiet", "No progress on stderr."), kept("quiet"))

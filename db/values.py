@@ -433,6 +433,9 @@ class Combination(Circumstances):
     count: int
 
 
+LABEL = "label"
+"""Name under which a run stores the owner's name of the measured state, such as a commit."""
+
 MODELS = "models"
 """Name under which a run stores the names of its models, by key."""
 
@@ -467,6 +470,11 @@ class Run:
         names = self.options.get(MODELS)
         keys = [key for key, other in names.items() if other == name] if isinstance(names, Mapping) else []
         return keys[0] if keys else None
+
+    @property
+    def label(self) -> str:
+        """The owner's name of the measured state; empty without one."""
+        return str(self.options.get(LABEL, ""))
 
 
 def earlier_version(runs: Iterable[Run], name: str, key: str) -> str:

@@ -48,6 +48,8 @@ _OF_MODELS = 0.4
 _FIRST, _FRESH = (2, 12), (6, 48)
 """Processes, and visits in all of them, of the first pass and of the pass in fresh processes."""
 
+_LATE = "the time was up before it was run: give a larger --budget"
+
 _LABEL = 8
 """Characters of a brick's key that progress reports show."""
 
@@ -439,7 +441,7 @@ def _row(
         blind = verdict is Relation.UNCLEAR and detectable > minimum_effect
         row = replace(row, levels=levels, verdict=verdict, processes=len(whole.before_ns), blind=blind)
     else:
-        row = replace(row, error="the time was up before it was run: give a larger --budget")
+        row = replace(row, error=_LATE)
     if isinstance(model, Failed):
         return replace(row, error=row.error or model.reason)
     verdicts = brick_verdicts(seen, minimum_effect)
@@ -450,7 +452,7 @@ def _row(
         if isinstance(trial, DlbricksError):
             missing[key] = str(trial)
         elif found is None:
-            missing[key] = "no visit could be timed"
+            missing[key] = "it takes no time that could be measured" if trial.visits else _LATE
         else:
             bricks.append(BrickVersions(brick, found, verdicts[key], known.fresh, known.suspect, trial.largest_error))
     bricks.sort(key=lambda brick: -abs(brick.effect_ms))

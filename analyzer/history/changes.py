@@ -92,7 +92,8 @@ class RunPoint:
         quiet: Share of quiet visits; None if it is unknown.
         stack: Key of the stack.
         versions: Versions of the runtime's packages, dlbricks and the kernel; and the node, if the run has one. Equal
-            machines are one system, and thus one series.
+            machines are one system, and thus one series. ``file`` is there if the model's file changed in the series.
+        label: The owner's name of the measured state, such as a commit; empty without one.
     """
 
     run: str
@@ -102,6 +103,11 @@ class RunPoint:
     quiet: float | None
     stack: str
     versions: Mapping[str, str]
+    label: str = ""
+
+
+_SHOWN = 8
+"""Characters of the key of a file."""
 
 
 def measured_by_track(store: Store, query: Query, models: Collection[str]) -> dict[str, dict[Track, list[Measurement]]]:
@@ -153,6 +159,7 @@ def points_of(
         stacks: Stacks by key.
     """
     points = []
+    files = {taken.key for taken in measurements}
     for taken in measurements:
         run, latency_ms = runs[taken.run], value_ns(taken, basis) / _NS_PER_MS
         low, high = (bound * latency_ms / taken.latency_ns for bound in taken.ci95_ns)
@@ -160,7 +167,9 @@ def points_of(
         versions = {**dict(stacks[taken.stack].versions), "dlbricks": run.tool}
         versions |= {"kernel": str(kernel)} if kernel else {}
         versions |= {"node": run.node} if run.node else {}
-        points.append(RunPoint(run.id, run.started, latency_ms, (low, high), taken.quiet, taken.stack, versions))
+        versions |= {"file": taken.key[:_SHOWN]} if len(files) > 1 else {}
+        where = (run.id, run.started, latency_ms, (low, high), taken.quiet, taken.stack)
+        points.append(RunPoint(*where, versions, run.label))
     return tuple(points)
 
 

@@ -163,6 +163,9 @@ def _bricks(source: ModelSource, folder: Path, places: tuple[Place, Place], plan
         old, new = (Contender(runnable, place) for place in places)
         pairs.append(TrialPair(old, new, label=source.name))
     trials = try_out(pairs, visits=plan.visits, processes=plan.processes, progress=plan.progress)
+    errors = [trial for trial in trials if not isinstance(trial, Trial)]
+    if errors and len(errors) == len(trials):
+        raise errors[0]
     bricks = bricks_of(model)
     changes = [
         change

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -23,7 +23,7 @@ from ...bricks.reference import CHAIN, OVERHEAD, built_in_key
 from ...constructor.choice import COLD, Query
 from ...db import Measurement, Run, Stack, Store, Subject
 from ...db.samples.statistics import Baseline
-from ...db.values import Visit, earlier_version
+from ...db.values import Visit
 from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
 from ...tabular import Records, Row, Tabular, fields, nested_rows, record_of
@@ -57,6 +57,9 @@ _LEVEL = 0.01
 
 _SHARE = 0.5
 """A witness explains a change where it moved by this share of it, in the same direction."""
+
+_SOON, _LATER = 5.0, 3.0
+"""Steps in multiples of the scatter that are found within three and six runs (docs/explanation/statistics.md)."""
 
 _SHOWN = 8
 """Characters of a key."""
@@ -287,6 +290,16 @@ class ModelHistory:
         return len(self.points)
 
     @property
+    def soon(self) -> float | None:
+        """Relative change that is found within three runs; None without a known scatter."""
+        return None if self.scatter is None else _SOON * self.scatter
+
+    @property
+    def later(self) -> float | None:
+        """Relative change that is found within six runs; None without a known scatter."""
+        return None if self.scatter is None else _LATER * self.scatter
+
+    @property
     def latest_ms(self) -> float | None:
         """Latency of the newest run."""
         return self.points[-1].latency_ms if self.points else None
@@ -296,7 +309,7 @@ class ModelHistory:
         return {
             "name": self.name,
             **(dict.fromkeys(_PLACE) if self.track is None else self.track.record()),
-            **record_of(self, fields("basis runs latest_ms scatter")),
+            **record_of(self, fields("basis runs latest_ms scatter found_in_3_runs=soon found_in_6_runs=later")),
             "points": [asdict(point) for point in self.points],
             "changes": [change.record() for change in self.changes],
             "machine": [asdict(witness) for witness in self.machine],
@@ -422,18 +435,29 @@ def history(
     begin = None if since is None else since.astimezone(UTC)
     decompositions = decomposed(models, Cut(granularity, connected=connected), oracle)
     common = _Known(store, {run.id: run for run in store.runs()}, store.stacks(), minimum_effect, begin)
-    keys = {model.own.key for model in decompositions if isinstance(model, Decomposition)}
-    stored = measured_by_track(store, asked(query, fields), keys)
+    keys = {model.source.name: _keys(model, common.runs.values()) for model in decompositions}
+    stored = measured_by_track(store, asked(query, fields), {key for files in keys.values() for key in files})
+    order = {run: number for number, run in enumerate(common.runs)}
     rows: list[ModelHistory] = []
     for model in decompositions:
         if isinstance(model, Failed):
             rows.append(ModelHistory(model.source.name, reason=model.reason, error=model.reason))
-        elif model.own.key not in stored:
-            version = earlier_version(common.runs.values(), model.source.name, model.own.key)
-            rows.append(ModelHistory(model.source.name, reason=version or "nothing is stored"))
-        else:
-            rows += [_row(common, model, track, runs) for track, runs in stored[model.own.key].items()]
+            continue
+        by_track: defaultdict[Track, list[Measurement]] = defaultdict(list)
+        for track, runs in ((track, runs) for key in keys[model.name] for track, runs in stored.get(key, {}).items()):
+            by_track[track] += runs
+        if not by_track:
+            rows.append(ModelHistory(model.source.name, reason="nothing is stored"))
+        for track, runs in by_track.items():
+            rows.append(_row(common, model, track, sorted(runs, key=lambda taken: order[taken.run])))
     return History(tuple(rows), minimum_effect, None if begin is None else begin.isoformat())
+
+
+def _keys(model: Decomposition | Failed, runs: Iterable[Run]) -> list[str]:
+    """Return the keys of all files that had the model's name: its own, and those that runs measured under the name."""
+    if isinstance(model, Failed):
+        return []
+    return list(dict.fromkeys([model.own.key, *filter(None, (run.measured(model.name) for run in runs))]))
 
 
 def _row(common: _Known, model: Decomposition, track: Track, measurements: Sequence[Measurement]) -> ModelHistory:
@@ -449,8 +473,7 @@ def _row(common: _Known, model: Decomposition, track: Track, measurements: Seque
     order = {run: number for number, run in enumerate(common.runs)}  # the oldest first
     blamed = partial(_blamed, model, bricks, order)
     changes = [_change(points, witnesses, shift, blamed) for shift in shifts]
-    few = f"{len(points)} of the {FEWEST} runs that it takes to find a change" if len(points) < FEWEST else ""
-    version = earlier_version(common.runs.values(), model.source.name, model.own.key) if few else ""
+    few = f"{len(points)} of the {FEWEST} runs that it takes to find a change" if len(points) < FEWEST else None
     return ModelHistory(
         model.source.name,
         track,
@@ -463,7 +486,7 @@ def _row(common: _Known, model: Decomposition, track: Track, measurements: Seque
             if common.since is None or datetime.fromisoformat(change.first.started) >= common.since
         ),
         witnesses,
-        "; ".join(filter(None, (few, version))) or None,
+        few,
     )
 
 

@@ -188,6 +188,7 @@ def measure(
     data: Path | None = None,
     node: str | None = None,
     campaign: str = "",
+    label: str = "",
     progress: ProgressCallback | None = None,
     **fields: Unpack[MeasurementFields],
 ) -> MeasureReport:
@@ -211,6 +212,7 @@ def measure(
         node: Your name of this machine, stored with the run; None: ``$DLBRICKS_NODE``, or else empty. Unfinished
             measurements of other nodes in the database are not continued.
         campaign: Name of the campaign that the run belongs to, stored with the run.
+        label: Your name of the state that is measured, such as a commit, stored with the run.
         progress: Called between requests.
         **fields: Fields of ``MeasurementSettings``, instead of ``settings``.
 
@@ -218,7 +220,16 @@ def measure(
         DlbricksError: As ``run``; a model that cannot be read or run becomes a row with ``error`` instead.
     """
     how = settings_from(settings, fields)
-    order = Order("measure", again=("all",), since=since, kernels=kernels, node=node, campaign=campaign, data=data)
+    order = Order(
+        "measure",
+        again=("all",),
+        since=since,
+        kernels=kernels,
+        node=node,
+        campaign=campaign,
+        data=data,
+        label=label,
+    )
     outcome = execute_run(how, order, store=store, models=models, progress=progress)
     chosen = outcome.chosen
     measurements = {measurement.key: measurement for measurement in (*chosen.models.reused, *chosen.models.measured)}

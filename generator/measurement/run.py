@@ -276,6 +276,7 @@ def run(
     dry_run: bool = False,
     node: str | None = None,
     campaign: str = "",
+    label: str = "",
     progress: ProgressCallback | None = None,
     **fields: Unpack[MeasurementFields],
 ) -> RunReport:
@@ -301,6 +302,7 @@ def run(
         node: Your name of this machine, stored with the run; None: ``$DLBRICKS_NODE``, or else empty. Unfinished
             measurements of other nodes in the database are not continued.
         campaign: Name of the campaign that the run belongs to, stored with the run.
+        label: Your name of the state that is measured, such as a commit, stored with the run.
         progress: Called between requests, never while a sample is timed.
         **fields: Fields of ``MeasurementSettings``, instead of ``settings``.
 
@@ -332,5 +334,6 @@ def run(
         dry_run=dry_run,
         node=node,
         campaign=campaign,
+        label=label,
     )
     return RunReport(execute_run(how, order, store=store, models=models, progress=progress))

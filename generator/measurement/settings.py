@@ -143,6 +143,7 @@ class Order:
         node: The owner's name of this machine; None: ``$DLBRICKS_NODE``, or else empty.
         campaign: The owner's name of the campaign that the run belongs to.
         data: npz file with the inputs of the models; None: seeded inputs.
+        label: The owner's name of the state that is measured, such as a commit.
     """
 
     command: str
@@ -155,6 +156,7 @@ class Order:
     node: str | None = None
     campaign: str = ""
     data: Path | None = None
+    label: str = ""
 
     @property
     def since_us(self) -> int | None:

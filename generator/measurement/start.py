@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from ...db.store import Store
-from ...db.values import Run, Runtime, Stack, System
+from ...db.values import LABEL, Run, Runtime, Stack, System
 from ...errors import UsageError, WorkerError
 from ...version import __version__
 from ..backends.registry import get
@@ -77,7 +77,7 @@ def begin_run(  # noqa: PLR0917
     Args:
         store: Open for writing.
         settings: Recorded as the run's options.
-        order: Command, suite, node and campaign.
+        order: Command, suite, node, campaign and label.
         system: This machine.
         stack: The stack that it runs.
         more: Further options to record.
@@ -85,6 +85,7 @@ def begin_run(  # noqa: PLR0917
     Raises:
         UsageError: A name has other characters than letters, digits, dots, dashes and underscores, or too many.
     """
+    label = _checked("label", order.label)
     run = Run(
         id=str(uuid.uuid4()),
         started=_now(),
@@ -93,7 +94,7 @@ def begin_run(  # noqa: PLR0917
         suite=None if order.suite is None else order.suite.hash,
         system=store.put_system(system),
         stack=store.put_stack(stack),
-        options={**settings.record(), **(more or {})},
+        options={**settings.record(), **(more or {}), **({LABEL: label} if label else {})},
         before=state_before(stack),
         node=_checked("node", os.environ.get(NODE_VARIABLE, "") if order.node is None else order.node),
         campaign=_checked("campaign", order.campaign),
@@ -108,7 +109,7 @@ def state_before(stack: Stack) -> Mapping[str, object]:
 
 
 def _checked(what: str, name: str) -> str:
-    """Return the name of a node or campaign, which may be empty, after checking it."""
+    """Return the name of a node, campaign or label, which may be empty, after checking it."""
     if name and not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be the name of a {what}",

@@ -11,7 +11,7 @@ from ....models.source import file_bytes
 from ....tabular import Field, columns_of, fields, record_of
 from ...comparison.changed_layers import FIELDS as LAYER_FIELDS
 from ...comparison.gate import FIELDS
-from ...history.changes import MEAN, UNDISTURBED
+from ...history.changes import FEWEST, MEAN, UNDISTURBED
 from ...limits import Figure
 from ...shell import shell_command
 from ..tables import FORM, MOST, Answer, at_most, form_cells, table_lines, unlisted
@@ -310,9 +310,12 @@ def _history_remarks(row: ModelHistory, report: History, most: int | None) -> li
         lines.append(
             f"{where}: the machine was never quiet in {loud} of {counted(row.runs, 'run')}, which scatter more"
         )
+    if row.soon is not None and row.later is not None and row.runs >= FEWEST:
+        lines.append(f"{where}: a change of {row.soon:.1%} is found within 3 runs, of {row.later:.1%} within 6")
     for change in row.changes:
+        at = f" ({change.first.label})" if change.first.label else ""
         lines.append(
-            f"{where}, {_moment(change.first.started)}: {change.verdict}, {_moved(change.levels)}; "
+            f"{where}, {_moment(change.first.started)}{at}: {change.verdict}, {_moved(change.levels)}; "
             f"{counted(change.runs_before, 'run')} before, {change.runs_after} after"
         )
         lines.append(f"  {change.cause}: {change.reason}")
@@ -386,7 +389,7 @@ def _by_run(row: ModelHistory, report: History, most: int | None) -> list[str]:
     rows = [
         {
             "started": _moment(point.started),
-            **record_of(point, fields("latency_ms ci95_ms quiet")),
+            **record_of(point, fields("latency_ms ci95_ms quiet label")),
             "versions": " ".join(
                 f"{name} {version}"
                 for name, version in point.versions.items()
@@ -402,6 +405,7 @@ def _by_run(row: ModelHistory, report: History, most: int | None) -> list[str]:
         Field("latency_ms", "ms ±95%", "ms", interval="ci95_ms"),
         Field("quiet", "quiet", "{:.1%}".format),
         Field("versions", "new version"),
+        *([Field("label")] if any(point.label for point in row.points) else []),
         Field("change"),
     ]
     newest = rows if most is None else rows[-most:]

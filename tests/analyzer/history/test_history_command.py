@@ -79,13 +79,19 @@ def test_what_is_not_stored_is_incomplete(cli, nights) -> None:
     assert "nothing is stored" in done.out
 
 
-def test_a_file_that_changed_under_its_name_is_a_new_version(cli, tmp_path: Path, write_branches) -> None:
+def test_a_series_goes_on_where_the_file_changed_under_its_name(cli, tmp_path: Path, write_branches) -> None:
     model, database = tmp_path / "model.onnx", tmp_path / "versions.db"
     write_branches(model)
-    assert cli("measure", model, "--db", database, "--visits", "10").code == 0
+    assert cli("measure", model, "--db", database, "--visits", "10", "--label", "a1b2c3").code == 0
     text = onnx.printer.to_text(onnx.load(model))
     onnx.save(onnx.parser.parse_model(text.replace("Sigmoid", "Tanh")), model)
+    assert cli("measure", model, "--db", database, "--visits", "10", "--label", "d4e5f6").code == 0
 
-    assert "model is a new version: run " in cli("history", model, "--db", database).out
+    (row,) = cli("history", model, "--db", database, "--json").json["results"]
+
+    assert row["runs"] == 2
+    assert [point["label"] for point in row["points"]] == ["a1b2c3", "d4e5f6"]
+    assert len({point["versions"]["file"] for point in row["points"]}) == 2
+    assert "d4e5f6" in cli("history", model, "--db", database, "--runs").out
     compared = cli("compare", model, "--by", "run", "--db", database)
     assert (compared.code, "dlbricks compare OLD NEW" in compared.out) == (3, True)
