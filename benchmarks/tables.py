@@ -331,7 +331,7 @@ def _trust(folder: Path) -> str:
     """Return the claims about estimates, intervals, busy machines and gates, each with its data and result."""
     claims = (
         _of_estimates, _of_intervals, _of_savings, _of_rooflines, _of_own_fits, _of_busy, _of_gates, _of_proofs,
-        _of_sessions,
+        _of_sessions, _of_memory,
     )  # fmt: skip
     return table(("claim", "tested on", "result"), [row for rows in claims for row in rows(folder)])
 
@@ -368,6 +368,13 @@ def _of_intervals(folder: Path) -> Iterable[Row]:
             claim = f"Intervals by {unit}s that contain the measured latency, {threads}"
             if seen:
                 yield claim, f"other runs and families {_data('calibration')}", seen
+
+
+def _of_memory(folder: Path) -> Iterable[Row]:
+    rows = _of(folder, "memory")["rows"]
+    apart = [abs(row["ratio"] - 1) for row in rows]
+    tested = f"{len(rows)} models, a script that only loads and runs them, under `/usr/bin/time` {_data('memory')}"
+    yield "Peak memory (`measure --alone`)", tested, f"at most {percent(max(apart))} apart"
 
 
 def _of_savings(folder: Path) -> Iterable[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 from collections.abc import Iterable, Mapping
@@ -47,9 +48,21 @@ def resident_bytes() -> int:
     return _memory_bytes("VmRSS")
 
 
+def return_memory() -> None:
+    """Give freed memory back to the system, and forget the peak so far, where the system and its C library can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # man proc_pid_clear_refs: resets the peak resident set size
+
+
 def peak_bytes() -> int:
-    """Return the most bytes that this process ever had in memory."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Return the most bytes that this program had in memory, since it began or since ``return_memory``.
+
+    ``ru_maxrss`` is only used if the system reports nothing else: it survives exec, so that a small program has the size
+    of the large one that started it.
+    """
+    return _memory_bytes("VmHWM")
 
 
 def _memory_bytes(name: str) -> int:
@@ -57,7 +70,7 @@ def _memory_bytes(name: str) -> int:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
-    return peak_bytes()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 CPUS = Path("/sys/devices/system/cpu")

@@ -6,6 +6,7 @@ Neither shows the memory of one model, nor the slowest of its single executions.
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +16,9 @@ import numpy as np
 
 from ...bricks.graph.control import write_out
 from ...db.values import Runtime
-from ...errors import DlbricksError
+from ...errors import BackendError, DlbricksError
 from ...models import ModelSource
+from ..backends.base import Backend
 from ..backends.registry import get
 from ..decomposition.observation import run_as_given
 from ..machine.lock import machine_lock
@@ -41,11 +43,13 @@ class Alone:
     """A model in a process of its own.
 
     Attributes:
-        seen: Memory and executions, with the options that were asked for.
+        runtime_bytes: Resident memory of a process that has only imported NumPy and the runtime.
+        seen: Memory and executions, with the options that were asked for; the process also has the worker's code.
         weight_bytes: Bytes of its weights.
         without_arena: The same without the runtime's arena; None if the backend has none, or it is off anyway.
     """
 
+    runtime_bytes: int
     seen: Occupied
     weight_bytes: int
     without_arena: Occupied | None = None
@@ -61,20 +65,29 @@ class Alone:
             return None
         return float(np.quantile(executions, share)) / 1e6
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most resident memory of a process with nothing but the runtime and the model."""
+        return self.runtime_bytes + self.seen.peak_bytes - self.seen.empty_bytes
+
     def record(self) -> dict[str, float | int | None]:
-        """Return the resident memory of the process in 10^6 bytes, and the number of executions."""
+        """Return the resident memory of the runtime and the model in 10^6 bytes, and the number of executions."""
         seen, bare = self.seen, self.without_arena
         return {
-            "memory_runtime_mb": seen.empty_bytes / _MB,
-            "memory_loaded_mb": seen.loaded_bytes / _MB,
-            "memory_first_mb": seen.first_bytes / _MB,
-            "memory_steady_mb": seen.steady_bytes / _MB,
-            "memory_peak_mb": seen.peak_bytes / _MB,
+            "memory_runtime_mb": self.runtime_bytes / _MB,
+            "memory_loaded_mb": self._mb(seen, seen.loaded_bytes),
+            "memory_first_mb": self._mb(seen, seen.first_bytes),
+            "memory_steady_mb": self._mb(seen, seen.steady_bytes),
+            "memory_peak_mb": self._mb(seen, seen.peak_bytes),
             "memory_weights_mb": self.weight_bytes / _MB,
-            "memory_steady_without_arena_mb": None if bare is None else bare.steady_bytes / _MB,
-            "memory_peak_without_arena_mb": None if bare is None else bare.peak_bytes / _MB,
+            "memory_steady_without_arena_mb": None if bare is None else self._mb(bare, bare.steady_bytes),
+            "memory_peak_without_arena_mb": None if bare is None else self._mb(bare, bare.peak_bytes),
             "executions_alone": len(seen.executions_ns),
         }
+
+    def _mb(self, process: Occupied, nbytes: int) -> float:
+        """Return a memory of a process in 10^6 bytes, with the bare runtime in place of all that was there before."""
+        return (self.runtime_bytes + nbytes - process.empty_bytes) / _MB
 
 
 def run_alone(
@@ -119,9 +132,22 @@ def _alone(source: ModelSource, settings: MeasurementSettings, data: Path | None
     options, backend = dict(runtime.options), get(runtime.backend)
     switchable = any(option.name == _ARENA for option in backend.declared(runtime.device))
     if not switchable or options.get(_ARENA) == "off":
-        return Alone(seen, skeleton.weight_bytes)
+        return Alone(_runtime_bytes(backend), seen, skeleton.weight_bytes)
     bare = Runtime.of(runtime.backend, runtime.device, {**options, _ARENA: "off"})
-    return Alone(seen, skeleton.weight_bytes, _occupied(replace(place, runtime=bare), request, timeout_s))
+    without = _occupied(replace(place, runtime=bare), request, timeout_s)
+    return Alone(_runtime_bytes(backend), seen, skeleton.weight_bytes, without)
+
+
+def _runtime_bytes(backend: Backend) -> int:
+    """Return the resident memory of a process that has only imported NumPy and the runtime."""
+    python, *_ = backend.command()
+    code = f"import numpy, {backend.name}; print(open('/proc/self/status').read())"
+    done = subprocess.run([python, "-P", "-c", code], capture_output=True, text=True, check=False)
+    sizes = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("VmRSS:")]
+    if done.returncode or not sizes:
+        said = done.stderr.strip().splitlines()
+        raise BackendError(f"the memory of {backend.name} alone is not known: {said[-1] if said else 'no answer'}")
+    return int(sizes[0]) * 1024
 
 
 def _occupied(place: Place, request: Occupy, timeout_s: float) -> Occupied:

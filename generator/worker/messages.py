@@ -432,11 +432,11 @@ class Occupied(Reply, frozen=True):
     """Reply to ``Occupy``: resident memory of the process, and single executions.
 
     Attributes:
-        empty_bytes: Before the network is loaded, with the runtime.
+        empty_bytes: Before the network is loaded, with the runtime, the worker's own code and the inputs.
         loaded_bytes: After it is loaded.
         first_bytes: After the first execution.
         steady_bytes: After the last one.
-        peak_bytes: The largest of all moments.
+        peak_bytes: The largest from then on.
         executions_ns: Nanoseconds of each execution after the first.
     """
 

@@ -35,7 +35,7 @@ from ..backends.registry import get
 from ..device.device import Device
 from ..device.host import HostDevice
 from ..halves import by_halves
-from ..machine.cores import peak_bytes, physical_cores, resident_bytes
+from ..machine.cores import peak_bytes, physical_cores, resident_bytes, return_memory
 from ..machine.priority import Priority
 from ..network.network import Network, array_type, file_network, read_network, synthetic_network
 from ..network.packed import PackedBrick, repeated
@@ -445,6 +445,7 @@ class _WorkerState:
         if request.feeds:
             network = replace(network, feeds=read_feeds(Path(request.feeds), network.feeds))
         gc.collect()
+        return_memory()
         empty = resident_bytes()
         executable = self._greeted().prepare(network, self._settings_of(request.file))
         try:

@@ -96,9 +96,12 @@ def _outputs_apart(error: float) -> str:
 
 def _memories(old: Alone, new: Alone) -> str:
     """Return the memory of both models, each in a process of its own."""
-    peaks = f"peak {old.seen.peak_bytes / 1e6:.0f} MB becomes {new.seen.peak_bytes / 1e6:.0f} MB"
-    steady = f"steady {old.seen.steady_bytes / 1e6:.0f} MB becomes {new.seen.steady_bytes / 1e6:.0f} MB"
-    return f"resident memory, the runtime included: {peaks}, {steady}"
+    before, after = old.record(), new.record()
+    peak, steady = (
+        f"{what} {before[name]:.0f} MB becomes {after[name]:.0f} MB"
+        for what, name in (("peak", "memory_peak_mb"), ("steady", "memory_steady_mb"))
+    )
+    return f"resident memory, the runtime included: {peak}, {steady}"
 
 
 def gate_figures(comparison: Gate, new: ModelSource) -> dict[str, Figure]:
@@ -107,7 +110,7 @@ def gate_figures(comparison: Gate, new: ModelSource) -> dict[str, Figure]:
         "latency": Figure(comparison.levels.after_ms, comparison.levels.after_ci95_ms),
         "difference": Figure(comparison.largest_error),
         "p95": Figure(None if comparison.alone is None else comparison.alone[1].quantile_ms(0.95)),
-        "memory": Figure.of_bytes(None if comparison.alone is None else comparison.alone[1].seen.peak_bytes),
+        "memory": Figure.of_bytes(None if comparison.alone is None else comparison.alone[1].peak_bytes),
         "size": Figure.of_bytes(file_bytes(new)),
     }
 

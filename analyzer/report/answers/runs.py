@@ -246,7 +246,7 @@ def _figures(row: MeasureRow, size: int | None) -> dict[str, Figure]:
         "p99": Figure(row.p99_ms),
         "load": Figure(row.load_ms),
         "first-run": Figure(row.first_run_ms),
-        "memory": Figure.of_bytes(None if row.alone is None else row.alone.seen.peak_bytes),
+        "memory": Figure.of_bytes(None if row.alone is None else row.alone.peak_bytes),
         "size": Figure.of_bytes(size),
     }
 

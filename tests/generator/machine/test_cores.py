@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,23 @@ def test_a_list_of_processors_is_read_as_it_is_written(numbers):
     ordered = tuple(sorted(numbers))
 
     assert cores._numbers(cores.ranges(ordered)) == ordered
+
+
+def test_a_peak_is_not_that_of_the_program_that_started_this_one():
+    code = "from dlbricks.generator.machine.cores import peak_bytes; print(peak_bytes())"
+    starter = f"import subprocess, sys; kept = bytearray(400_000_000); subprocess.run([sys.executable, '-c', {code!r}])"
+
+    done = subprocess.run([sys.executable, "-c", starter], capture_output=True, text=True, check=True)
+
+    assert int(done.stdout) < 300_000_000
+
+
+def test_a_peak_is_forgotten_on_request():
+    kept = bytearray(100_000_000)
+    kept[:] = b"1" * len(kept)
+    before = cores.peak_bytes()
+    del kept
+
+    cores.return_memory()
+
+    assert cores.peak_bytes() < before - 50_000_000

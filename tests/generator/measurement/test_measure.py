@@ -57,7 +57,8 @@ def test_a_model_alone_has_its_memory_and_percentiles_of_single_executions(small
     assert len(seen.executions_ns) == row.alone.record()["executions_alone"] == 1000
     assert row.p50_ms <= row.p90_ms <= row.p95_ms <= row.p99_ms
     assert row.alone.quantile_ms(0.999) is None, "one execution of a thousand shows no quantile"
-    assert row.record()["memory_peak_mb"] == seen.peak_bytes / 1e6
+    assert row.record()["memory_peak_mb"] == row.alone.peak_bytes / 1e6
+    assert row.alone.peak_bytes == row.alone.runtime_bytes + seen.peak_bytes - seen.empty_bytes
 
 
 @pytest.mark.slow  # what is compiled takes its time
