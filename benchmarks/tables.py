@@ -276,6 +276,63 @@ def _power(folder: Path) -> str:
     return table(head, rows)
 
 
+_CALL_MS = 0.004
+"""Latency below which a brick mostly shows the cost of a call."""
+
+
+def _atlas(folder: Path) -> str:
+    """Return how many bricks changed by a tenth from one version of ONNX Runtime to the next."""
+    rows = []
+    for pair in _pairs(folder):
+        long = [row for row in pair["rows"] if row["old_ms"] >= _CALL_MS]
+        short = [row["ratio"] for row in pair["rows"] if row["old_ms"] < _CALL_MS]
+        slower = sum(row["ratio"] > 1 for row in long)
+        calls = f"{len(short)} ({statistics.median(short):.2f})" if short else "0"
+        name = f"{pair['old']} → {pair['new']}"
+        counts = [pair["compared"], slower, len(long) - slower, calls, pair["left"], pair["failed"]]
+        rows.append([name, *counts, f"{pair['wall_s']:.0f}", _repeated(pair["rows"])])
+    head = (
+        *("versions", "bricks", "slower", "faster", "below 4 µs that differ", "suspects left", "did not run"),
+        *("seconds", "hold when repeated"),
+    )
+    return table(head, rows)
+
+
+def _repeated(rows: Sequence[Result]) -> str:
+    """Return how many changes were measured again, and have the same direction and a tenth of half their size."""
+    again = [(row["ratio"], other[0]) for row in rows for other in row.get("again", ()) if other]
+    held = sum(math.log(new) / math.log(old) >= _HELD for old, new in again)
+    return f"{held} of {len(again)}" if again else "-"
+
+
+_HELD = 0.5
+"""Share of a change that a repetition has to show."""
+
+
+def _atlas_changes(folder: Path) -> str:
+    """Return the largest changes of the atlas, bricks of a few microseconds left out."""
+    found = [(pair, row) for pair in _pairs(folder) for row in pair["rows"] if row["old_ms"] >= _CALL_MS]
+    rows = []
+    for pair, row in sorted(found, key=lambda item: -abs(math.log(item[1]["ratio"])))[:_LARGEST]:
+        low, high = row["ratio_ci95"]
+        again = ", ".join(f"{other[0]:.2f}" for other in row.get("again", ()) if other)
+        rows.append([
+            f"{pair['old']} → {pair['new']}", row["operator"], f"`{row['inputs']}`", f"{row['old_ms'] * 1e3:.1f}",
+            f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})", again or "-",
+        ])  # fmt: skip
+    return table(("versions", "operator", "inputs", "µs before", "ratio", "again"), rows)
+
+
+_LARGEST = 24
+"""Changes that the table lists."""
+
+
+def _pairs(folder: Path) -> list[Result]:
+    return sorted(
+        _of(folder, "atlas")["pairs"].values(), key=lambda pair: [int(part) for part in pair["old"].split(".")]
+    )
+
+
 def _improvements(folder: Path, *, zoo: bool) -> list[dict[str, Any]]:
     """Return the improved models of the built-in zoo, whose weights are random, or trained ones."""
     rows = _of(folder, "improved")
@@ -557,6 +614,8 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "round-trips": _round_trips,
     "gates": _gates,
     "power": _power,
+    "atlas": _atlas,
+    "atlas-changes": _atlas_changes,
     "improved": _improved,
     "improved-zoo": lambda folder: _improved(folder, zoo=True),
     "improved-headline": _improved_headline,

@@ -59,8 +59,8 @@ def return_memory() -> None:
 def peak_bytes() -> int:
     """Return the most bytes that this program had in memory, since it began or since ``return_memory``.
 
-    ``ru_maxrss`` is only used if the system reports nothing else: it survives exec, so that a small program has the size
-    of the large one that started it.
+    ``ru_maxrss`` is only used if the system reports nothing else: it survives exec, so that a small program has the
+    size of the large one that started it.
     """
     return _memory_bytes("VmHWM")
 
