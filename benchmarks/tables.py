@@ -25,7 +25,7 @@ from figures import RESULTS, number, percent, read, spread, table
 PAGES = tuple(
     Path(name) for name in (
         "README.md", "docs/explanation/prediction.md", "docs/explanation/trust.md", "docs/reference/findings.md",
-        "docs/results/README.md",
+        "docs/reference/versions.md", "docs/results/README.md",
     )
 )  # fmt: skip
 """From the top of the project."""
