@@ -21,8 +21,17 @@ from .constants import Constant, filled_constant, graph_constants, initializers,
 from .external import count_elements
 from .skeleton import KEPT_ELEMENTS, mark_causal, mark_weight
 from .subgraphs import (
-    Scopes, all_nodes, bodies, given_names, in_order, may_have_bodies, plain_domain, rename, require_text, sees,
-)  # fmt: skip
+    Scopes,
+    all_nodes,
+    bodies,
+    given_names,
+    in_order,
+    may_have_bodies,
+    plain_domain,
+    rename,
+    require_text,
+    sees,
+)
 
 # Inlining of model-local functions, so that every node of a model is an operator.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 
-from ..errors import BrokenModel, ModelError, UnsupportedModel
+from ..errors import BrokenModel, DlbricksError, ModelError, UnsupportedModel, unforeseen
 from .binding import Binding, apply, kinds_of, plan
 from .control_flow import CourseChoice
 from .dimensions import DimensionKind
@@ -96,6 +96,10 @@ def _naming(path: Path) -> Iterator[None]:
         raise type(error)(f"{path}: {error.message}", remedy=error.remedy) from error
     except UnicodeDecodeError as error:
         raise BrokenModel(f"{path}: a name in it is not UTF-8") from error
+    except DlbricksError:
+        raise
+    except Exception as error:  # the border: a file may break an assumption that nobody knew of
+        raise BrokenModel(unforeseen(str(path), error, "read")) from error
 
 
 Edit = Callable[[ModelProto], None]

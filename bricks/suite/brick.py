@@ -15,7 +15,7 @@ import onnx.numpy_helper
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
-from ...errors import BrokenModel, InvalidSequence, ModelError, TamperedBrick
+from ...errors import BrokenModel, DlbricksError, InvalidSequence, ModelError, TamperedBrick, unforeseen
 from ...models.skeleton import Skeleton, is_weight, mark_causal, mark_weight
 from ...models.subgraphs import declared_shape
 from ..canonical.bodies import nameless_attributes
@@ -107,6 +107,15 @@ def load_brick(data: bytes, *, expected: str | None = None) -> Brick:
     """
     if len(data) > MAX_BRICK_BYTES:
         raise BrokenModel(f"a brick of {len(data)} bytes is larger than {MAX_BRICK_BYTES}")
+    try:
+        return _loaded(data, expected)
+    except DlbricksError:
+        raise
+    except Exception as error:  # the border: a foreign file may break an assumption that nobody knew of
+        raise BrokenModel(unforeseen(f"brick {expected or ''}", error, "read")) from error
+
+
+def _loaded(data: bytes, expected: str | None) -> Brick:
     try:
         model = onnx.ModelProto.FromString(data)
     except DecodeError as error:

@@ -112,6 +112,16 @@ def test_a_damaged_file_is_never_taken_for_its_brick(parse_graph: Parse, data: s
     assert (loaded.key, loaded.operators, loaded.cost) == (brick.key, brick.operators, brick.cost)
 
 
+def test_whatever_breaks_while_a_brick_is_read_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> None:
+        raise NotImplementedError("a new kind")
+
+    monkeypatch.setattr("dlbricks.bricks.suite.brick._is_sound", broken)
+
+    with pytest.raises(BrokenModel, match="brick k could not be read: NotImplementedError: a new kind"):
+        load_brick(b"", expected="k")
+
+
 def test_a_constant_of_another_size_or_in_another_file_is_refused(parse_graph: Parse) -> None:
     graph = parse_graph("a (float[4] x) => (float[4] y) <float[1] c = {2}> { y = Pow(x, c) }")
     model = onnx.ModelProto.FromString(build_brick(graph, make_sequence(graph, (0,))).model)
