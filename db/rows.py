@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy import JSON, BigInteger, Column, Double, Integer, LargeBinary, String, Table, Text
 
-from ..errors import StoreError
 from .schema import MEASUREMENT, RUN
 from .values import Block, Identity, Kernel, KernelView, Measurement, Run, Stack, Stop, Summary, System, Verdict, Visit
 
@@ -69,6 +68,8 @@ def checked(table: Table, row: Mapping[str, Any]) -> Row:
     finished = table is MEASUREMENT and row["finished_us"] is not None
     for column in table.c:
         _check(column, row[column.name], certain=finished and column.name in _CERTAIN)
+    if finished:
+        _unpack_medians(row["block_medians_ns"])
     return dict(row)
 
 
@@ -115,7 +116,7 @@ def read_json(text: str) -> Any:
         value = json.loads(text)
     except RecursionError:
         value = None
-    if value is None and text != "null" or not nested_at_most(value):
+    if (value is None and text != "null") or not nested_at_most(value):
         raise ValueError("stored JSON is nested too deep")
     return value
 
@@ -162,19 +163,19 @@ def _unpack_visits(data: object, samples: int) -> tuple[Visit, ...]:
 def _unpacked(data: object, samples: int, each: int) -> array[int]:
     # SQLite stores values of any type in any column.
     if not isinstance(data, bytes) or not isinstance(samples, int):
-        raise StoreError("a stored block has another type", remedy="restore a copy")
+        raise TypeError("a stored block has another type")
     size = samples * each
     if not 0 <= samples <= _MOST_SAMPLES:
-        raise StoreError(f"a stored block claims {samples} samples", remedy="restore a copy")
+        raise ValueError(f"a stored block claims {samples} samples")
     raw = data
     if len(data) != size:
         # The database may be untrusted: a few deflated bytes can expand to gigabytes.
         try:
             raw = zlib.decompressobj().decompress(data, size + 1)
         except zlib.error as error:
-            raise StoreError(f"a stored block cannot be read: {error}", remedy="restore a copy") from error
+            raise ValueError(f"a stored block cannot be read: {error}") from error
     if len(raw) != size:
-        raise StoreError(f"a stored block holds something else instead of {samples} samples", remedy="restore a copy")
+        raise ValueError(f"a stored block holds something else instead of {samples} samples")
     flat = array("q", raw)
     if sys.byteorder == "big":
         flat.byteswap()
@@ -222,6 +223,13 @@ def statistics_row(measurement: Measurement) -> Row:
     }
 
 
+def _unpack_medians(packed: bytes) -> tuple[float, ...]:
+    medians = struct.unpack(f"<{len(packed) // 8}d", packed)
+    if not all(map(math.isfinite, medians)):
+        raise ValueError("measurement.block_medians_ns is not finite")
+    return medians
+
+
 def to_measurement(row: Sequence[Any], identity: Identity) -> Measurement:
     """Return the measurement of the columns ``STATISTICS`` and an identity.
 
@@ -231,9 +239,7 @@ def to_measurement(row: Sequence[Any], identity: Identity) -> Measurement:
     for column, value in zip(STATISTICS, row, strict=True):
         _check(column, value, certain=column.name in _CERTAIN)
     id_, run, low, high, packed, verdict, stop, *rest = row
-    medians = struct.unpack(f"<{len(packed) // 8}d", packed)
-    if not all(map(math.isfinite, medians)):
-        raise ValueError("measurement.block_medians_ns is not finite")
+    medians = _unpack_medians(packed)
     figures, fields = rest[: len(_SUMMARY)], rest[len(_SUMMARY) :]
     summary = Summary(
         **dict(zip(_SUMMARY, figures, strict=True)),
@@ -253,15 +259,11 @@ def to_keyed(kind: type[_Keyed], row: Mapping[str, Any]) -> _Keyed:
     """Return a system or stack.
 
     Raises:
-        StoreError: It does not match its key.
-        ValueError: A value has another type.
+        ValueError: A value has another type, or it does not match its key.
     """
     value = msgspec.convert({name: row[name] for name in kind.__slots__}, kind)
     if row["key"] != value.key:
-        raise StoreError(
-            f"the stored {kind.__name__.lower()} {row['key'][:12]} does not match its key",
-            remedy="the database was edited; restore a copy",
-        )
+        raise ValueError(f"the stored {kind.__name__.lower()} {row['key'][:12]} does not match its key")
     return value
 
 
@@ -294,11 +296,11 @@ def to_view(row: Mapping[str, Any]) -> KernelView:
     """Return the kernel view of a row of ``KERNEL_VIEW``.
 
     Raises:
-        StoreError: The row has another form.
+        ValueError: The row has another form.
     """
     kernels = row["kernels"]
     if not isinstance(kernels, list) or not all(_is_kernel(entry) for entry in kernels):
-        raise StoreError("a stored kernel view cannot be read", remedy="restore a copy")
+        raise ValueError("a stored kernel view cannot be read")
     return KernelView(
         kernels=tuple(Kernel(*entry) for entry in kernels),
         wall_ns=row["wall_ns"],
