@@ -429,14 +429,13 @@ def assumed_dimensions(source: ModelSource) -> str:
     Empty for a model of the zoo, a complete file, and a broken one, which the command reports.
     """
     from ..errors import DlbricksError
-    from ..models.dimensions import DimensionKind
+    from ..models.dimensions import is_certain
 
     if source.path is None or source.problem is not None:
         return ""
-    derived = {DimensionKind.BATCH, DimensionKind.TOTAL}  # 1 by default, and the sum of others
     try:
         kinds, dim_values = source.open_dimensions(), dict(source.dims)
-        names = [name for name, kind in kinds.items() if kind not in derived and name not in dim_values]
+        names = [name for name, kind in kinds.items() if not is_certain(name, kind) and name not in dim_values]
         bound = source.skeleton().bound if names else {}
     except DlbricksError:
         return ""
