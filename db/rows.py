@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import JSON, BigInteger, Column, Double, Integer, LargeBinary, String, Table, Text
+from sqlalchemy import JSON, BigInteger, Column, Double, Integer, LargeBinary, RowMapping, String, Table, Text
 
 from .schema import MEASUREMENT, RUN
 from .values import Block, Identity, Kernel, KernelView, Measurement, Run, Stack, Stop, Summary, System, Verdict, Visit
@@ -59,7 +59,7 @@ _OBJECTS = frozenset({"options", "before", "after"})
 """JSON columns of a run that are objects."""
 
 
-def checked(table: Table, row: Mapping[str, Any]) -> Row:
+def checked(table: Table, row: Mapping[str, Any] | RowMapping) -> Row:
     """Return a row of another database, if every value is one that dlbricks may have written.
 
     Raises:
@@ -70,7 +70,7 @@ def checked(table: Table, row: Mapping[str, Any]) -> Row:
         _check(column, row[column.name], certain=finished and column.name in _CERTAIN)
     if finished:
         _unpack_medians(row["block_medians_ns"])
-    return dict(row)
+    return {column.name: row[column.name] for column in table.c}
 
 
 def _check(column: Column[Any], value: object, *, certain: bool = False) -> None:

@@ -154,11 +154,8 @@ def _identities(source: Connection, policy: Policy, subjects: Collection[str]) -
         runs = select(_run.c.id).where(*policy.conditions)
         results = [finished.where(_measurement.c.run_id.in_(runs)), failed.where(_failure.c.run_id.in_(runs))]
     query = select(_item).where(_item.c.subject.in_(subjects), or_(*results))
-    return {row["id"]: _identity(row, places) for row in map(_checked_item, source.execute(query).mappings())}
-
-
-def _checked_item(row: Mapping[str, Any]) -> Row:
-    return checked(_item, row)
+    items = [checked(_item, row) for row in source.execute(query).mappings()]
+    return {row["id"]: _identity(row, places) for row in items}
 
 
 def _new_rows(
