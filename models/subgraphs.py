@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 import resource
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,11 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
             f"its control flow is too large to analyse: bodies see {work} values, more than {_MOST_SCOPE}"
         )
     data = model.SerializeToString()
+    more = _INFERENCE_BYTES + _COPIES * len(data)
     for follow in (True, False) if propagate else (False,):
+        infer = partial(shape_inference.infer_shapes, data, strict_mode=strict, data_prop=follow)
         try:
-            with _limited_memory(_INFERENCE_BYTES + _COPIES * len(data)):
-                return shape_inference.infer_shapes(data, strict_mode=strict, data_prop=follow)
+            return _with_limited_memory(infer, more)
         except MemoryError:
             continue
         except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError) as error:
@@ -120,24 +122,32 @@ def _scope_work(graph: GraphProto, outer: int = 0) -> int:
     return work
 
 
-@contextmanager
-def _limited_memory(more: int) -> Iterator[None]:
-    """Let this process take only so many bytes more; beyond that an allocation raises ``MemoryError``."""
+def _with_limited_memory(work: Callable[[], ModelProto], more: int) -> ModelProto:
+    """Return the result of a function that may take only so many bytes more.
+
+    It runs in a thread, whose stack is allocated in advance: at the limit the stack of the main thread could not grow,
+    and the process would end by a signal.
+
+    Raises:
+        MemoryError: An allocation failed.
+    """
     try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):  # not Linux
-        yield
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = pages * resource.getpagesize() + more
-    if soft != resource.RLIM_INFINITY and soft <= limit:
-        yield
-        return
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        return work()
+
+    def limited() -> ModelProto:
+        limit = pages * resource.getpagesize() + more
+        if soft == resource.RLIM_INFINITY or soft > limit:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+        try:
+            return work()
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(limited).result()
 
 
 def declared_shape(kind: TypeProto) -> Shape:
