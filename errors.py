@@ -67,6 +67,28 @@ def _revive(kind: type[DlbricksError], message: str, remedy: str) -> DlbricksErr
     return kind(message, remedy=remedy)
 
 
+_MOST_TEXT = 300
+"""Characters of an unforeseen exception's text; some quote whole graphs."""
+
+
+def unforeseen(name: str, error: Exception, done: str = "decomposed") -> str:
+    """Return the text for an exception that no code path was written for.
+
+    Args:
+        name: The subject of the sentence, for example the model's name.
+        error: The exception.
+        done: The step that failed, as a participle.
+    """
+    if isinstance(error, MemoryError):
+        return f"{name} could not be {done}: the memory does not suffice"
+    if isinstance(error, RecursionError):
+        return f"{name} could not be {done}: it is nested too deeply"
+    text = " ".join(str(error).split())[:_MOST_TEXT]
+    kind = type(error).__name__
+    advice = "check the model with onnx.checker, and report this if it is valid"
+    return f"{name} could not be {done}: {kind}{f': {text}' if text else ''}; {advice}"
+
+
 class UsageError(DlbricksError):
     """Raised when the call itself is wrong: an option's value, or options that exclude each other."""
 

@@ -185,3 +185,8 @@ def finite(value: object) -> object:
             return value
         case _:
             return str(value)
+
+
+def as_text(cell: str) -> str:
+    """Return a cell of CSV that no spreadsheet takes for a formula: the name of a model may begin like one."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) and len(cell) > 1 else cell

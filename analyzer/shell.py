@@ -11,6 +11,7 @@ from ..constructor.remedies import Task, TaskKind
 from ..constructor.result import Estimate
 from ..models import ModelSource
 from ..models.control_flow import OBSERVED, CourseChoice, How
+from ..models.external import follows_links
 
 _CUSTOM_OPS = "custom_ops"
 """An option that is given by naming a file, whose path nobody keeps."""
@@ -71,6 +72,7 @@ def model_words(source: ModelSource) -> list[str]:
     """Return the arguments of a model."""
     words = [source.zoo or str(source.path or source.name), *_words(_given([("--batch", source.batch)]))]
     words += _words(("--dim", f"{name}={size}") for name, size in source.dims)
+    words += ["--follow-links"] if source.path is not None and follows_links() else []
     observed = any(choice.how is How.OBSERVED for choice in source.control)
     return [
         *words,

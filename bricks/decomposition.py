@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..errors import DlbricksError
+from ..errors import DlbricksError, unforeseen
 from ..models import ModelSource
 from .cutting.sequences import KeyedWindow, sequences
 from .graph.footprint import footprint, level_name, own_level
@@ -84,14 +84,11 @@ def footprint_class(graph: ModelGraph) -> int:
 
 T = TypeVar("T")
 
-_MOST_TEXT = 300
-"""Characters of an unforeseen exception's text; some quote whole graphs."""
-
 
 def attempt(source: ModelSource, do: Callable[[ModelSource], T]) -> T | Failed:
     """Apply a function to a model, or return why it failed: the other models of a batch go on.
 
-    A model is untrusted and may break an assumption that nobody knew of. That is our mistake, to be reported.
+    A model is untrusted and may break an assumption that nobody knew of.
     """
     try:
         return do(source)
@@ -99,16 +96,3 @@ def attempt(source: ModelSource, do: Callable[[ModelSource], T]) -> T | Failed:
         return Failed(source, str(error))
     except Exception as error:  # noqa: BLE001  # the boundary of one model
         return Failed(source, unforeseen(source.name, error))
-
-
-def unforeseen(name: str, error: Exception, done: str = "decomposed") -> str:
-    """Return the text for an exception that no code path was written for.
-
-    Args:
-        name: The subject of the sentence, for example the model's name.
-        error: The exception.
-        done: The step that failed, as a participle.
-    """
-    text = " ".join(str(error).split())[:_MOST_TEXT]
-    kind = type(error).__name__
-    return f"{name} could not be {done}: {kind}{f': {text}' if text else ''}; please report this with the model"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -43,6 +44,7 @@ from .models import (
     take_models,
 )  # fmt: skip
 from .storage import db, manifest, reproduce
+from .surroundings import Ended, prepare
 
 if TYPE_CHECKING:
     from ..analyzer.limits import Limit
@@ -52,6 +54,9 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, as the shell gives it."""
 
+_SIGNALLED = 128
+"""Exit code of a signal, before its number is added, as the shell gives it."""
+
 _YOUNG = 100_000
 """Objects between two searches for circular garbage. A command makes many that stay to its end, and hardly a circle:
 with Python's own 700 the searches took half of the time of ``estimate`` for 60 models."""
@@ -60,6 +65,7 @@ with Python's own 700 the searches took half of the time of ``estimate`` for 60 
 def main() -> NoReturn:
     """Entry point: run the command, and turn any error into one line and an exit code."""
     gc.set_threshold(_YOUNG)
+    prepare()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a file's name need not fit the terminal's encoding
@@ -73,8 +79,12 @@ def main() -> NoReturn:
     except DlbricksError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort) as error:
-        notes = "; ".join(getattr(error.__cause__ or error, "__notes__", ()))  # click's Abort stands before its cause
-        _fail(f"interrupted{f'; {notes}; the same command goes on from there' if notes else ''}", _INTERRUPTED)
+        cause = error.__cause__ or error  # click's Abort stands before its cause
+        notes = "; ".join(getattr(cause, "__notes__", ()))
+        by, code = "", _INTERRUPTED
+        if isinstance(cause, Ended):
+            by, code = f" by {signal.Signals(cause.number).name}", _SIGNALLED + cause.number
+        _fail(f"interrupted{by}{f'; {notes}; the same command goes on from there' if notes else ''}", code)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error), 1)
     sys.exit(code if isinstance(code, int) else 0)

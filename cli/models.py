@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -261,6 +262,14 @@ def flag(names: str, text: str) -> Callable[[Command], Command]:
     return click.option(*names.split(), help=text, is_flag=True)
 
 
+def _follow_links(context: click.Context, _parameter: click.Parameter, follow: bool) -> None:  # noqa: FBT001
+    if follow:
+        from ..models.external import follow_links
+
+        follow_links(follow)
+        context.call_on_close(partial(follow_links, not follow))
+
+
 binding_options = stacked(
     option("--batch", "Batch sizes; several, or N..M doubled, give one model each.", batches),
     option(
@@ -280,6 +289,13 @@ binding_options = stacked(
         "Iterations of a Loop without a constant number; 'observed': from one execution; repeatable.",
         multiple=True,
         metavar="[NODE=]N",
+    ),
+    option(
+        "--follow-links",
+        "Read external data through links that leave the model's folder.",
+        is_flag=True,
+        expose_value=False,
+        callback=_follow_links,
     ),
 )
 
@@ -413,14 +429,13 @@ def assumed_dimensions(source: ModelSource) -> str:
     Empty for a model of the zoo, a complete file, and a broken one, which the command reports.
     """
     from ..errors import DlbricksError
-    from ..models.dimensions import DimensionKind
+    from ..models.dimensions import is_certain
 
     if source.path is None or source.problem is not None:
         return ""
-    derived = {DimensionKind.BATCH, DimensionKind.TOTAL}  # 1 by default, and the sum of others
     try:
         kinds, dim_values = source.open_dimensions(), dict(source.dims)
-        names = [name for name, kind in kinds.items() if kind not in derived and name not in dim_values]
+        names = [name for name, kind in kinds.items() if not is_certain(name, kind) and name not in dim_values]
         bound = source.skeleton().bound if names else {}
     except DlbricksError:
         return ""

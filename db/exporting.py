@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError, UsageError
+from ..tabular import as_text
 from .faults import guarded
 from .rows import Row, statistics_row
 from .samples.statistics import BASELINE
@@ -197,7 +198,7 @@ def _write_table(
             node="", campaign=""
         )
     if kind == "csv":
-        table.to_csv(path, index=False)
+        table.map(lambda cell: as_text(cell) if isinstance(cell, str) else cell).to_csv(path, index=False)
     else:
         try:
             import pyarrow as _  # noqa: F401, ICN001  (optional; imported first for our own message)

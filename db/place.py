@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -17,6 +18,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from ..errors import DatabaseReadOnly, ForeignDatabase, StoreError
 from .faults import fault, guarded
+from .rows import read_json
 
 BUSY_TIMEOUT_S = 5.0
 """Maximum wait of a statement for another process before ``DatabaseLocked``."""
@@ -115,16 +117,19 @@ def engine(database: DatabasePlace, *, read_only: bool = False, busy_timeout_s: 
         read_only: Refuse writes. A read-only file is opened without touching its folder.
         busy_timeout_s: Maximum wait for another process.
     """
+    how: dict[str, Any] = {"json_deserializer": read_json}
     with guarded(str(database)):
         if not database.sqlite:
             options = {"postgresql_readonly": True} if read_only else {}
-            sql_engine = create_engine(database.url, pool_pre_ping=True, execution_options=options)
+            sql_engine = create_engine(database.url, pool_pre_ping=True, execution_options=options, **how)
         elif database.path is None:
-            sql_engine = create_engine(database.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+            sql_engine = create_engine(
+                database.url, poolclass=StaticPool, connect_args={"check_same_thread": False}, **how
+            )
         else:
             # Only the dialect comes from the URL; ``connect`` makes the connection.
             connect = _connector(database.path, read_only=read_only, timeout_s=busy_timeout_s)
-            sql_engine = create_engine(database.url.set(query={}), creator=connect, poolclass=QueuePool)
+            sql_engine = create_engine(database.url.set(query={}), creator=connect, poolclass=QueuePool, **how)
     _name_in_errors(sql_engine, database)
     if not database.sqlite:
         return sql_engine

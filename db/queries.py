@@ -18,7 +18,7 @@ from .faults import guarded
 from .identity import CHUNK, chunks, stored_stacks, stored_systems
 from .place import BUSY_TIMEOUT_S, WRITING, DatabasePlace, engine
 from .revision import NEW, check, identify, make_tables, use_wal
-from .rows import STATISTICS, to_block, to_measurement, to_run, to_view
+from .rows import STATISTICS, checked, to_block, to_measurement, to_run, to_view
 
 # Selection of measurements, failures or kernel views.
 
@@ -139,9 +139,12 @@ def _places(connection: sql.Connection, criteria: Filter) -> dict[int, values.Ci
         query = query.join(_stack, _stack.c.key == c.stack)
         equal += [(_stack.c.backend, criteria.backend), (_stack.c.device, criteria.device)]
     query = query.where(*(_is(column, value) for column, value in equal if value is not None)).order_by(c.id)
+    rows = [checked(_combination, row) for row in connection.execute(query).mappings()]
     return {
-        id_: values.Circumstances(system, stack, values.Conditions(threads, cache, dtype))
-        for id_, system, stack, threads, cache, dtype in connection.execute(query)
+        row["id"]: values.Circumstances(
+            row["system"], row["stack"], values.Conditions(row["threads"], row["cache"], row["dtype"])
+        )
+        for row in rows
     }
 
 
@@ -476,7 +479,7 @@ class Reader:
         with self.reading() as connection:
             places = _places(connection, criteria)
             return [
-                values.Failure(id_, run, _identity(places, whose), kind, reason)
+                values.Failure(id_, run, _identity(places, whose), str(kind), str(reason))
                 for chunk in _chunks(connection, criteria.keys)
                 for *whose, id_, run, kind, reason in connection.execute(
                     _select_items(query, criteria, list(places), chunk)

@@ -50,9 +50,21 @@ def identify(connection: Connection, database: DatabasePlace) -> str:
         if not tables and not (database.sqlite and connection.exec_driver_sql("PRAGMA application_id").scalar_one()):
             return NEW
         raise ForeignDatabase(f"database {database} was not made by dlbricks", remedy="name another one with --db")
+    if database.sqlite:
+        _require_tables(connection, database)
     if REVISION_TABLE.name not in tables:
         return ""
     return connection.scalars(select(REVISION_TABLE.c.version_num)).one_or_none() or ""
+
+
+def _require_tables(connection: Connection, database: DatabasePlace) -> None:
+    """Refuse a view in place of a table, and triggers: they compute whatever their author wants, for any time."""
+    names = {*METADATA.tables, REVISION_TABLE.name}
+    for kind, name, table in connection.exec_driver_sql("SELECT type, name, tbl_name FROM sqlite_master"):
+        if (kind == "view" and name in names) or (kind == "trigger" and table in names):
+            raise ForeignDatabase(
+                f"database {database} has a {kind} '{name}', which dlbricks did not make", remedy="restore a copy"
+            )
 
 
 def check(revision: str, database: DatabasePlace) -> None:

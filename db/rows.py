@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import math
 import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from ..errors import StoreError
-from .schema import MEASUREMENT
+import msgspec
+from sqlalchemy import JSON, BigInteger, Column, Double, Integer, LargeBinary, RowMapping, String, Table, Text
+
+from .schema import MEASUREMENT, RUN
 from .values import Block, Identity, Kernel, KernelView, Measurement, Run, Stack, Stop, Summary, System, Verdict, Visit
 
 _Keyed = TypeVar("_Keyed", System, Stack)
@@ -37,8 +41,89 @@ _OWN = (
 """Columns that are fields of a ``Measurement``."""
 _SPELLED = ("id", "run_id", "ci95_low_ns", "ci95_high_ns", "block_medians_ns", "verdict", "stop")
 """Columns with another form than the field."""
+_CERTAIN = frozenset((*_SPELLED, *_SUMMARY))
+"""Columns that a finished measurement has."""
 STATISTICS = tuple(MEASUREMENT.c[name] for name in (*_SPELLED, *_SUMMARY, *_OWN))
 """Columns of a finished measurement for ``to_measurement``, in its order."""
+
+
+# The border: a database may come from anywhere, and SQLite stores values of any type in any column.
+
+
+_LARGEST = 1 << 63
+_DEPTH = 50
+"""Maximum nesting of stored JSON."""
+_SIGNED = frozenset({"ci95_low_ns"})
+"""Columns that may be negative: the lower end of a wide interval."""
+_OBJECTS = frozenset({"options", "before", "after"})
+"""JSON columns of a run that are objects."""
+
+
+def checked(table: Table, row: Mapping[str, Any] | RowMapping) -> Row:
+    """Return a row of another database, if every value is one that dlbricks may have written.
+
+    Raises:
+        ValueError: A value has another type, is infinite or negative, or is nested too deep.
+    """
+    finished = table is MEASUREMENT and row["finished_us"] is not None
+    for column in table.c:
+        _check(column, row[column.name], certain=finished and column.name in _CERTAIN)
+    if finished:
+        _unpack_medians(row["block_medians_ns"])
+    return {column.name: row[column.name] for column in table.c}
+
+
+def _check(column: Column[Any], value: object, *, certain: bool = False) -> None:
+    if not (column.nullable and not certain if value is None else _CHECKS[type(column.type)](column.name, value)):
+        raise ValueError(f"{column.table.name}.{column.name} is {value!r:.40}")
+
+
+def _whole(_: str, value: object) -> bool:
+    return type(value) is int and 0 <= value < _LARGEST
+
+
+def _real(name: str, value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and (value >= 0 or name in _SIGNED)
+
+
+def _text(_: str, value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _bytes(_: str, value: object) -> bool:
+    return isinstance(value, bytes)
+
+
+def _json(name: str, value: object) -> bool:
+    return isinstance(value, dict) if name in _OBJECTS else isinstance(value, list | dict)
+
+
+def nested_at_most(value: object, depth: int = _DEPTH) -> bool:
+    """Return True if lists and objects of JSON are nested at most so deep."""
+    if not isinstance(value, list | dict):
+        return True
+    parts = value if isinstance(value, list) else value.values()
+    return depth > 0 and all(nested_at_most(part, depth - 1) for part in parts)
+
+
+def read_json(text: str) -> Any:
+    """Return the value of a JSON column.
+
+    Raises:
+        ValueError: It is not JSON, or nested too deep.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        value = None
+    if (value is None and text != "null") or not nested_at_most(value):
+        raise ValueError("stored JSON is nested too deep")
+    return value
+
+
+_CHECKS: dict[type, Callable[[str, object], bool]] = {
+    Integer: _whole, BigInteger: _whole, Double: _real, String: _text, Text: _text, LargeBinary: _bytes, JSON: _json,
+}  # fmt: skip
 
 
 def pack_samples(samples: Sequence[tuple[int, int]]) -> bytes:
@@ -78,19 +163,19 @@ def _unpack_visits(data: object, samples: int) -> tuple[Visit, ...]:
 def _unpacked(data: object, samples: int, each: int) -> array[int]:
     # SQLite stores values of any type in any column.
     if not isinstance(data, bytes) or not isinstance(samples, int):
-        raise StoreError("a stored block has another type", remedy="restore a copy")
+        raise TypeError("a stored block has another type")
     size = samples * each
     if not 0 <= samples <= _MOST_SAMPLES:
-        raise StoreError(f"a stored block claims {samples} samples", remedy="restore a copy")
+        raise ValueError(f"a stored block claims {samples} samples")
     raw = data
     if len(data) != size:
         # The database may be untrusted: a few deflated bytes can expand to gigabytes.
         try:
             raw = zlib.decompressobj().decompress(data, size + 1)
         except zlib.error as error:
-            raise StoreError(f"a stored block cannot be read: {error}", remedy="restore a copy") from error
+            raise ValueError(f"a stored block cannot be read: {error}") from error
     if len(raw) != size:
-        raise StoreError(f"a stored block holds something else instead of {samples} samples", remedy="restore a copy")
+        raise ValueError(f"a stored block holds something else instead of {samples} samples")
     flat = array("q", raw)
     if sys.byteorder == "big":
         flat.byteswap()
@@ -138,10 +223,23 @@ def statistics_row(measurement: Measurement) -> Row:
     }
 
 
-def to_measurement(row: Sequence[Any], identity: Identity) -> Measurement:
-    """Return the measurement of the columns ``STATISTICS`` and an identity."""
-    id_, run, low, high, packed, verdict, stop, *rest = row
+def _unpack_medians(packed: bytes) -> tuple[float, ...]:
     medians = struct.unpack(f"<{len(packed) // 8}d", packed)
+    if not all(map(math.isfinite, medians)):
+        raise ValueError("measurement.block_medians_ns is not finite")
+    return medians
+
+
+def to_measurement(row: Sequence[Any], identity: Identity) -> Measurement:
+    """Return the measurement of the columns ``STATISTICS`` and an identity.
+
+    Raises:
+        ValueError: A value is not one that dlbricks may have written.
+    """
+    for column, value in zip(STATISTICS, row, strict=True):
+        _check(column, value, certain=column.name in _CERTAIN)
+    id_, run, low, high, packed, verdict, stop, *rest = row
+    medians = _unpack_medians(packed)
     figures, fields = rest[: len(_SUMMARY)], rest[len(_SUMMARY) :]
     summary = Summary(
         **dict(zip(_SUMMARY, figures, strict=True)),
@@ -158,18 +256,15 @@ def keyed_row(value: System | Stack) -> Row:
 
 
 def to_keyed(kind: type[_Keyed], row: Mapping[str, Any]) -> _Keyed:
-    """Return a system or stack; raises ``StoreError`` if it does not match its key."""
-    value = kind(**{name: _as_tuples(row[name]) for name in kind.__slots__})
+    """Return a system or stack.
+
+    Raises:
+        ValueError: A value has another type, or it does not match its key.
+    """
+    value = msgspec.convert({name: row[name] for name in kind.__slots__}, kind)
     if row["key"] != value.key:
-        raise StoreError(
-            f"the stored {kind.__name__.lower()} {row['key'][:12]} does not match its key",
-            remedy="the database was edited; restore a copy",
-        )
+        raise ValueError(f"the stored {kind.__name__.lower()} {row['key'][:12]} does not match its key")
     return value
-
-
-def _as_tuples(value: object) -> Any:
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 def run_row(run: Run) -> Row:
@@ -183,7 +278,12 @@ def run_row(run: Run) -> Row:
 
 
 def to_run(row: Mapping[str, Any]) -> Run:
-    """Return the run of a row of ``RUN``."""
+    """Return the run of a row of ``RUN``.
+
+    Raises:
+        ValueError: A value is not one that dlbricks may have written.
+    """
+    checked(RUN, row)
     return Run(**{name: row[name] for name in Run.__slots__})
 
 
@@ -196,11 +296,11 @@ def to_view(row: Mapping[str, Any]) -> KernelView:
     """Return the kernel view of a row of ``KERNEL_VIEW``.
 
     Raises:
-        StoreError: The row has another form.
+        ValueError: The row has another form.
     """
     kernels = row["kernels"]
     if not isinstance(kernels, list) or not all(_is_kernel(entry) for entry in kernels):
-        raise StoreError("a stored kernel view cannot be read", remedy="restore a copy")
+        raise ValueError("a stored kernel view cannot be read")
     return KernelView(
         kernels=tuple(Kernel(*entry) for entry in kernels),
         wall_ns=row["wall_ns"],

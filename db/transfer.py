@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
 
 from . import schema
 from .identity import CHUNK, insert_new, item_ids, put_view, stored_stacks, stored_systems
-from .rows import Row, keyed_row
+from .rows import Row, checked, keyed_row, to_block, to_view
 from .values import Conditions, Identity, Stack, Subject, System
 
 _combination, _item, _measurement = schema.COMBINATION, schema.ITEM, schema.MEASUREMENT
@@ -125,7 +125,7 @@ def _runs(source: Connection, policy: Policy, subjects: Collection[str]) -> list
     ]
     query = select(_run).where(*policy.conditions)
     query = query if set(policy.subjects) == set(Subject) else query.where(or_(*used))
-    return [dict(row) for row in source.execute(query.order_by(_run.c.id)).mappings()]
+    return [checked(_run, row) for row in source.execute(query.order_by(_run.c.id)).mappings()]
 
 
 def _add_runs(target: Connection, rows: Sequence[Row]) -> int:
@@ -145,7 +145,8 @@ def _add_runs(target: Connection, rows: Sequence[Row]) -> int:
 
 def _identities(source: Connection, policy: Policy, subjects: Collection[str]) -> dict[int, Identity]:
     """Return the identities of all copied items, by the source's local key."""
-    places = {id_: combination for id_, *combination in source.execute(select(_combination))}
+    rows = [checked(_combination, row) for row in source.execute(select(_combination)).mappings()]
+    places = {row.pop("id"): list(row.values()) for row in rows}
     finished = exists().where(_measurement.c.item_id == _item.c.id, _measurement.c.finished_us.is_not(None))
     failed, viewed = (exists().where(table.c.item_id == _item.c.id) for table in (_failure, _view))
     results = [finished, failed, viewed]
@@ -153,7 +154,8 @@ def _identities(source: Connection, policy: Policy, subjects: Collection[str]) -
         runs = select(_run.c.id).where(*policy.conditions)
         results = [finished.where(_measurement.c.run_id.in_(runs)), failed.where(_failure.c.run_id.in_(runs))]
     query = select(_item).where(_item.c.subject.in_(subjects), or_(*results))
-    return {row["id"]: _identity(row, places) for row in map(dict, source.execute(query).mappings())}
+    items = [checked(_item, row) for row in source.execute(query).mappings()]
+    return {row["id"]: _identity(row, places) for row in items}
 
 
 def _new_rows(
@@ -166,7 +168,7 @@ def _new_rows(
     for chunk in source.execution_options(yield_per=CHUNK).execute(query).mappings().partitions(CHUNK):
         stored_ids = set(target.scalars(select(table.c.id).where(table.c.id.in_([row["id"] for row in chunk]))))
         new = [
-            dict(row) | {"item_id": items[row["item_id"]]}
+            checked(table, row) | {"item_id": items[row["item_id"]]}
             for row in chunk
             if row["id"] not in stored_ids and row["item_id"] in items and row["run_id"] in runs
         ]
@@ -177,7 +179,10 @@ def _new_rows(
 def _blocks(source: Connection, measurements: Collection[str]) -> list[Row]:
     query = select(_block).where(_block.c.measurement_id.in_(measurements))
     ordered = query.order_by(_block.c.measurement_id, _block.c.process, _block.c.round)
-    return [dict(row) for row in source.execute(ordered).mappings()]
+    rows = [checked(_block, row) for row in source.execute(ordered).mappings()]
+    for row in rows:
+        to_block([row[name] for name in ("process", "round", "warmups", "samples", "data", "visits")])
+    return rows
 
 
 def _views(source: Connection, target: Connection, policy: Policy, identities: Mapping[int, Identity]) -> int:
@@ -187,7 +192,7 @@ def _views(source: Connection, target: Connection, policy: Policy, identities: M
     return sum(
         put_view(target, identities[row["item_id"]], policy.view({column.name: row[column.name] for column in columns}))
         for row in rows
-        if row["item_id"] in identities
+        if row["item_id"] in identities and to_view(checked(_view, row))
     )
 
 

@@ -339,8 +339,11 @@ def _values(dynamic: list[dimensions.Dimension], batch: int | None, dim_values: 
     kinds, composed = _kinds(dynamic, dim_values)
     decoding = dimensions.DimensionKind.PAST in kinds.values()
     bound: dict[str, int] = {}
+    solutions = _solutions(dynamic, dim_values, decoding=decoding)
     for name, kind in kinds.items():
         value = dim_values.get(name, batch if kind is dimensions.DimensionKind.BATCH and batch is not None else None)
+        if value is None:
+            value = solutions.get(name)
         if value is None and kind is not dimensions.DimensionKind.TOTAL:
             value = dimensions.default_value(kind, decoding=decoding)
         if kind is dimensions.DimensionKind.BATCH and batch is not None and value != batch:
@@ -358,6 +361,23 @@ def _values(dynamic: list[dimensions.Dimension], batch: int | None, dim_values: 
     _require_all(dynamic, bound)
     order = dict.fromkeys([*(dimension.label for dimension in dynamic), *bound])
     return {name: bound[name] for name in order}
+
+
+def _solutions(dynamic: list[dimensions.Dimension], dim_values: Mapping[str, int], *, decoding: bool) -> dict[str, int]:
+    """Return values of names that occur in arithmetic only, so that its result is a usual size for its place.
+
+    The side of an image that is ``4*h`` is to be 224, not ``h``.
+    """
+    solutions: dict[str, int] = {}
+    plain = {dimension.name for dimension in dynamic} | dim_values.keys()
+    for dimension in dynamic:
+        arithmetic = dimensions.expression(dimension.name)
+        if arithmetic is None or dimension.name in dim_values or plain.intersection(dimensions.names_in(arithmetic)):
+            continue
+        target = dimensions.default_value(dimensions.classify(replace(dimension, name="")), decoding=decoding)
+        for name, value in dimensions.solved(arithmetic, target).items() if target is not None else ():
+            solutions.setdefault(name, value)
+    return solutions
 
 
 def _require_all(dynamic: list[dimensions.Dimension], bound: Mapping[str, int]) -> None:

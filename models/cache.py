@@ -1,7 +1,8 @@
 """The user's cache folder: results that take seconds to compute, and may be deleted at any time.
 
 The folder is ``$DLBRICKS_CACHE``, else ``~/.cache/dlbricks``. Each entry is a folder named by a digest of everything
-that determines it. Entries appear whole or not at all, and nothing in them ever enters a suite or a database.
+that determines it. Entries appear whole or not at all, and nothing in them ever enters a suite or a database. If the
+folder cannot be read or written, nothing is kept.
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ _MOST_ENTRIES = 1000
 
 
 def cache_folder() -> Path:
-    """Return the folder: ``$DLBRICKS_CACHE``, else ``~/.cache/dlbricks``."""
+    """Return the folder: ``$DLBRICKS_CACHE``, else ``~/.cache/dlbricks``; a path that cannot exist without a home."""
     chosen = os.environ.get("DLBRICKS_CACHE")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "dlbricks"
+    try:
+        return Path(chosen) if chosen else Path.home() / ".cache" / "dlbricks"
+    except RuntimeError:
+        return Path(os.devnull) / "dlbricks"
 
 
 def kept(kind: str, name: str) -> Path | None:
-    """Return the folder of an entry; None if it is not kept."""
-    folder = cache_folder() / kind / name
-    return folder if folder.is_dir() else None
+    """Return the folder of an entry; None if it is not kept, or cannot be read."""
+    with contextlib.suppress(OSError):
+        folder = cache_folder() / kind / name
+        if folder.is_dir() and os.access(folder, os.R_OK | os.X_OK):
+            return folder
+    return None
 
 
 def keep(kind: str, name: str, write: Callable[[Path], None], *, most: int = _MOST_ENTRIES) -> None:
@@ -38,8 +45,8 @@ def keep(kind: str, name: str, write: Callable[[Path], None], *, most: int = _MO
         write: Writes it into an empty folder.
         most: Entries of the kind that stay; the oldest are deleted.
     """
-    parent = cache_folder() / kind
     with contextlib.suppress(OSError):
+        parent = cache_folder() / kind
         parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=parent, prefix=".new-", ignore_cleanup_errors=True) as folder:
             entry = Path(folder) / name

@@ -76,6 +76,8 @@ def sparse_constant(sparse: SparseTensorProto, name: str) -> Constant:
     dims = tuple(sparse.dims)
     stored = sum(payload_bytes(part.data_type, count_elements(part.dims)) for part in (values, indices))
     elements = count_elements(dims)
+    if values.data_type == TensorProto.STRING:
+        raise BrokenModel(f"sparse constant '{name}' is of strings, which have no zero")
     if elements > KEPT_ELEMENTS:
         return Constant(values.data_type, dims, stored, None)
     try:

@@ -62,6 +62,10 @@ NAMELESS = frozenset({"?", "-1", "None"})
 """Texts that exporters write as the name of several dimensions, which need not be equal."""
 
 _AUDIO_INPUTS = frozenset({"input_values", "waveform", "audio", "audio_signal", "speech"})
+_CHANNELS = 8
+"""Most channels of a sound; a longer last dimension has the features of a frame."""
+_CACHES = re.compile(r"past|cache|present", re.IGNORECASE)
+"""Inputs with the cached keys and values of a decoder: batch, heads, positions, width."""
 _STATES = re.compile(r"state|hidden|^[hc](_?0|_?n|_?in)?$", re.IGNORECASE)
 """Inputs with the state of a recurrent network: layers or directions, batch, width."""
 
@@ -100,7 +104,25 @@ def classify(dimension: Dimension) -> DimensionKind:
     kind = classify_name(dimension.name, dimension.input)
     if kind is DimensionKind.UNKNOWN and dimension.axis == 0:
         return DimensionKind.BATCH  # as nearly every first dimension, for any name
+    if kind is DimensionKind.AUDIO and _counts_frames(dimension):
+        return DimensionKind.SEQUENCE
     return kind
+
+
+def _counts_frames(dimension: Dimension) -> bool:
+    """Return True if a sound is given as frames of several features each, not as samples."""
+    features = dimension.shape[-1]
+    return dimension.axis < len(dimension.shape) - 1 and features is not None and features > _CHANNELS
+
+
+def is_certain(label: str, kind: DimensionKind) -> bool:
+    """Return True if nobody has to be told of a dimension's default: a batch of 1, and sums of others.
+
+    A first dimension of any other name counts as a batch too, but may be a number of nodes.
+    """
+    if kind is DimensionKind.BATCH:
+        return bool(_AUTOMATIC.match(label)) or "[" in label or classify_name(label, "") is kind
+    return kind is DimensionKind.TOTAL
 
 
 def classify_name(name: str, input_name: str) -> DimensionKind:
@@ -115,16 +137,23 @@ def _by_place(dimension: Dimension) -> DimensionKind:
     if axis == (1 if recurrent else 0):
         return DimensionKind.BATCH
     if rank == 4 and dimension.dtype in _FLOATS:
-        last = dimension.shape[3]
-        channels_last = last is not None and last <= 4 and dimension.shape[1] is None
-        if axis == (3 if channels_last else 1):
-            return DimensionKind.CHANNELS
-        return DimensionKind.SIDE
+        return _of_four(dimension)
     if dimension.input in _AUDIO_INPUTS:
-        return DimensionKind.AUDIO
+        return DimensionKind.SEQUENCE if _counts_frames(dimension) else DimensionKind.AUDIO
     if rank == 2 and dimension.dtype in _INTEGERS:
-        return DimensionKind.SEQUENCE  # token ids, or their mask
+        # Token ids, or their mask, which covers cached positions too.
+        return DimensionKind.TOTAL if "attention_mask" in dimension.input else DimensionKind.SEQUENCE
     return DimensionKind.UNKNOWN
+
+
+def _of_four(dimension: Dimension) -> DimensionKind:
+    """Return the kind of a dimension behind the batch of four: of a cache, else of an image."""
+    axis, last = dimension.axis, dimension.shape[3]
+    if _CACHES.search(dimension.input):
+        positions = DimensionKind.ENCODER if "encoder" in dimension.input else DimensionKind.PAST
+        return positions if axis == 2 else DimensionKind.UNKNOWN
+    channels_last = last is not None and last <= 4 and dimension.shape[1] is None
+    return DimensionKind.CHANNELS if axis == (3 if channels_last else 1) else DimensionKind.SIDE
 
 
 def default_value(kind: DimensionKind, *, decoding: bool) -> int | None:
@@ -165,6 +194,22 @@ def value_of(tree: ast.expr, bound: Mapping[str, int]) -> int | None:
     except (KeyError, ZeroDivisionError):
         return None
     return result if result >= 0 else None
+
+
+def solved(tree: ast.expr, target: int) -> dict[str, int]:
+    """Return the value of the only name in arithmetic, so that the result is the target, or as little less as possible.
+
+    Empty if there are several names, or no value fits.
+    """
+    names = names_in(tree)
+    if len(names) != 1:
+        return {}
+    fitting = [
+        (result, -value)
+        for value in range(1, target + 1)
+        if (result := value_of(tree, {names[0]: value})) is not None and 0 < result <= target
+    ]
+    return {names[0]: -max(fitting)[1]} if fitting else {}
 
 
 def _evaluate(node: ast.expr, bound: Mapping[str, int]) -> int:

@@ -1,7 +1,7 @@
 """External data of a model: location, safety and completeness.
 
-A model and its paths are untrusted: external files must be inside the model's folder, after following links. Every
-external tensor is checked, also if its values are not read.
+A model and its paths are untrusted: external files must be inside the model's folder, after following links, or
+blobs of the same repository in a hub's cache. Every external tensor is checked, also if its values are not read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -186,6 +186,7 @@ class ExternalFolder:
     def _inspect(self, location: str) -> tuple[Path, int]:
         posix, windows = PurePosixPath(location), PureWindowsPath(location)
         remedy = "external data must lie below the model's own folder"
+        linked = "copy the file beside the model, or trust the link with --follow-links"
         if (
             posix.is_absolute()
             or windows.is_absolute()
@@ -198,8 +199,9 @@ class ExternalFolder:
             raise UnsafePath(f"external data path {location!r} is not allowed", remedy=remedy)
         path = self._folder / location
         real = os.path.realpath(path)
-        if os.path.commonpath((real, self._root)) != self._root:
-            raise UnsafePath(f"external data path {location!r} leads to {real}, by a link", remedy=remedy)
+        inside = os.path.commonpath((real, self._root)) == self._root
+        if not inside and not follows_links() and not _in_hub(self._root, real):
+            raise UnsafePath(f"external data path {location!r} leads to {real}, by a link", remedy=linked)
         try:
             status = path.stat()
         except OSError as error:
@@ -210,6 +212,49 @@ class ExternalFolder:
         if not stat.S_ISREG(status.st_mode):
             raise MissingExternalData(f"external data '{location}' is not a regular file")
         return path, status.st_size
+
+
+_FOLLOW_LINKS = "DLBRICKS_FOLLOW_LINKS"
+"""Environment variable, so that workers follow the links too."""
+
+
+def follows_links() -> bool:
+    """Return True if links may lead out of a model's folder."""
+    return bool(os.environ.get(_FOLLOW_LINKS))
+
+
+def follow_links(follow: bool) -> None:  # noqa: FBT001  # on or off is all that it says
+    """Let links lead out of a model's folder, in this process and in those that it starts; or no longer."""
+    if follow:
+        os.environ[_FOLLOW_LINKS] = "1"
+    else:
+        os.environ.pop(_FOLLOW_LINKS, None)
+
+
+def leaves_folder(folder: Path, locations: Iterable[str]) -> bool:
+    """Return True if a link leads external data out of a model's folder, where runtimes do not read it.
+
+    Args:
+        folder: The model's folder.
+        locations: The external files, relative to it.
+    """
+    root = os.path.realpath(folder)
+    reals = [os.path.realpath(folder / location) for location in locations]
+    return any(os.path.commonpath((real, root)) != root and not _in_hub(root, real) for real in reals)
+
+
+def _in_hub(folder: str, file: str) -> bool:
+    """Return True if a file is a blob of the repository that a model's folder is a snapshot of.
+
+    The cache of a hub has the files of a repository in ``blobs``, and links to them in ``snapshots/REVISION``. Neither
+    of the two may be a link itself.
+    """
+    parents = [Path(folder), *Path(folder).parents]
+    snapshots = next((parent for parent in parents if parent.name == "snapshots"), None)
+    if snapshots is None:
+        return False
+    blobs = snapshots.parent / "blobs"
+    return not blobs.is_symlink() and Path(file).parent == blobs
 
 
 def _integer(tensor: TensorProto, entries: dict[str, str], key: str, default: int) -> int:

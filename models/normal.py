@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, MutableSequence, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,12 +20,26 @@ from ..errors import BrokenModel, UnsupportedModel
 from .constants import Constant, filled_constant, graph_constants, initializers, is_constant, node_constant
 from .external import count_elements
 from .skeleton import KEPT_ELEMENTS, mark_causal, mark_weight
-from .subgraphs import all_nodes, bodies, given_names, in_order, may_have_bodies, plain_domain, rename, require_text
+from .subgraphs import (
+    Scopes,
+    all_nodes,
+    bodies,
+    given_names,
+    in_order,
+    may_have_bodies,
+    plain_domain,
+    rename,
+    require_text,
+    sees,
+)
 
 # Inlining of model-local functions, so that every node of a model is an operator.
 
 
-_MAX_NODES = 1_000_000
+_MAX_NODES = 200_000
+"""Maximum nodes after inlining: a minute of analysis."""
+_MAX_BYTES = 1 << 30
+"""Maximum bytes of these nodes: a call copies the attributes of the function."""
 _MAX_DEPTH = 100
 
 _Id = tuple[str, str, str]
@@ -63,17 +76,19 @@ def inline_functions(model: ModelProto) -> ModelProto:
 
 def _measure(model: ModelProto, functions: dict[_Id, FunctionProto]) -> None:
     """Refuse recursive functions and unbounded expansion, before inlining."""
-    sizes: dict[_Id, int] = {}
+    sizes: dict[_Id, tuple[int, int]] = {}
     open_calls: list[_Id] = []
 
-    def expanded(nodes: Iterable[NodeProto]) -> int:
-        total = 0
+    def expanded(nodes: Iterable[NodeProto]) -> tuple[int, int]:
+        """Return how many nodes these expand to, and their bytes."""
+        count = nbytes = 0
         for node in all_nodes(nodes):
             name = (node.domain, node.op_type, node.overload)
-            total += size(name) if name in functions else 1
-        return total
+            more = size(name) if name in functions else (1, node.ByteSize())
+            count, nbytes = count + more[0], nbytes + more[1]
+        return count, nbytes
 
-    def size(name: _Id) -> int:
+    def size(name: _Id) -> tuple[int, int]:
         if name not in sizes:
             if name in open_calls:
                 raise BrokenModel(f"model-local function '{name[1]}' calls itself")
@@ -84,9 +99,13 @@ def _measure(model: ModelProto, functions: dict[_Id, FunctionProto]) -> None:
             open_calls.pop()
         return sizes[name]
 
-    total = expanded(model.graph.node)
-    if total > _MAX_NODES:
-        raise UnsupportedModel(f"its model-local functions expand to {total} nodes, more than {_MAX_NODES}")
+    own = sum(node.ByteSize() for node in model.graph.node)
+    count, nbytes = expanded(model.graph.node)
+    if count > _MAX_NODES or nbytes - own > _MAX_BYTES:
+        raise UnsupportedModel(
+            f"its model-local functions expand to {count} nodes of {nbytes >> 20} MiB, "
+            f"more than {_MAX_NODES} or {_MAX_BYTES >> 20} MiB"
+        )
 
 
 def _align(model: ModelProto) -> bool:
@@ -301,7 +320,7 @@ class _Normaliser:
                 return
         elif may_have_bodies(node):
             for graph in bodies(node):
-                self._used |= self._visit_subgraph(graph, defined)
+                self._used |= self._visit_subgraph(graph, (defined,))
         self._used.update(inputs)
         self._live.append(node)
         for name in node.output:
@@ -350,24 +369,25 @@ class _Normaliser:
 
     # ------------------------------------------------------------------ subgraphs
 
-    def _visit_subgraph(self, graph: GraphProto, outer: AbstractSet[str]) -> set[str]:
+    def _visit_subgraph(self, graph: GraphProto, outer: Scopes) -> set[str]:
         """Check a subgraph, and return the outer names that it uses."""
         local = given_names(graph)
+        scopes = (*outer, local)
         captured: set[str] = set()
         for node in graph.node:
             self._check_domain(node)
             for name in node.input:
                 if name and name not in local:
-                    if name not in outer:
+                    if not sees(outer, name):
                         raise BrokenModel(f"{_label(node)} reads '{name}', which nothing before it defines")
                     captured.add(name)
             for nested in bodies(node):
-                captured |= self._visit_subgraph(nested, outer | local) - local
+                captured |= self._visit_subgraph(nested, scopes) - local
             local.update(node.output)
             _drop_notes(node)
         for value in graph.output:
             if value.name not in local:
-                if value.name not in outer:
+                if not sees(outer, value.name):
                     raise BrokenModel(f"subgraph output '{value.name}' is made by no node")
                 captured.add(value.name)
         self._definitions.update(local)

@@ -12,13 +12,13 @@ from pathlib import Path
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto
 
-from ..errors import BrokenModel, ModelError, UnsupportedModel
+from ..errors import BrokenModel, DlbricksError, ModelError, UnsupportedModel, unforeseen
 from .binding import Binding, apply, kinds_of, plan
 from .control_flow import CourseChoice
 from .dimensions import DimensionKind
-from .external import ExternalFolder
+from .external import ExternalFolder, follows_links, leaves_folder
 from .normal import normalise
-from .reader import read_full, read_structure
+from .reader import external_locations, read_full, read_structure
 from .skeleton import Skeleton, is_weight
 from .subgraphs import declared_shape
 
@@ -96,6 +96,10 @@ def _naming(path: Path) -> Iterator[None]:
         raise type(error)(f"{path}: {error.message}", remedy=error.remedy) from error
     except UnicodeDecodeError as error:
         raise BrokenModel(f"{path}: a name in it is not UTF-8") from error
+    except DlbricksError:
+        raise
+    except Exception as error:  # the border: a file may break an assumption that nobody knew of
+        raise BrokenModel(unforeseen(str(path), error, "read")) from error
 
 
 Edit = Callable[[ModelProto], None]
@@ -132,6 +136,8 @@ def runnable_file(
 ) -> Runnable:
     """Return a model file unchanged if overrides suffice to bind it, else an edited copy with all its weights.
 
+    A file with data outside its folder (``--follow-links``) is copied with its data, because runtimes refuse it.
+
     Args:
         path: The model file.
         directory: Folder for a copy's subfolder.
@@ -145,7 +151,8 @@ def runnable_file(
     """
     skeleton, binding = _load_bound(path, batch, dims)
     inputs = _inputs(path, skeleton)
-    if edit is None and (not binding.edited or _better_unbound(path, skeleton, inputs)):
+    moved = follows_links() and leaves_folder(path.parent, external_locations(path))
+    if edit is None and not moved and (not binding.edited or _better_unbound(path, skeleton, inputs)):
         return Runnable(path, synthetic=False, overrides=tuple(sorted(binding.overrides.items())), inputs=inputs)
     model, folder = load_full(path, batch=batch, dims=dims)
     if edit is not None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import heapq
+import resource
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, checker, shape_inference
 
-from ..errors import BrokenModel
+from ..errors import BrokenModel, UnsupportedModel
 
 # Names in a model, which may be invalid text in a broken file, and domains of operators.
 
@@ -65,9 +69,19 @@ def _attribute_value(attribute: onnx.AttributeProto) -> Any:
 
 Shape = tuple[int, ...]
 
+_INFERENCE_BYTES = 1 << 30
+"""Memory that shape inference may take, beside a multiple of the model's size."""
+_COPIES = 16
+"""That multiple: parsed models are several times larger than their files."""
+_MOST_SCOPE = 100_000_000
+"""Limit on ``_scope_work``: about 20 s."""
+
 
 def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = True) -> ModelProto:
     """Return a copy of a model with all types that ONNX's shape inference finds, also in bodies.
+
+    ONNX follows the values of a list as one object per element, for every list of known length: a file of 140 bytes can
+    state a list of 2^40. If memory does not suffice, no values are followed.
 
     Args:
         model: The model; not changed.
@@ -76,12 +90,64 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
 
     Raises:
         BrokenModel: Inference refuses the model as a whole.
+        UnsupportedModel: Inference would take minutes, or more memory than any real model.
+    """
+    if (work := _scope_work(model.graph)) > _MOST_SCOPE:
+        raise UnsupportedModel(
+            f"its control flow is too large to analyse: bodies see {work} values, more than {_MOST_SCOPE}"
+        )
+    data = model.SerializeToString()
+    more = _INFERENCE_BYTES + _COPIES * len(data)
+    for follow in (True, False) if propagate else (False,):
+        infer = partial(shape_inference.infer_shapes, data, strict_mode=strict, data_prop=follow)
+        try:
+            return _with_limited_memory(infer, more)
+        except MemoryError:
+            continue
+        except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError) as error:
+            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise BrokenModel(
+                f"shape inference refuses the model: {first}", remedy="check it with onnx.checker"
+            ) from error
+    raise UnsupportedModel("shape inference needs more memory for it than for any real model")
+
+
+def _scope_work(graph: GraphProto, outer: int = 0) -> int:
+    """Return how many names shape inference copies: those that each body sees, over all bodies."""
+    visible, work = outer + len(graph.initializer) + len(graph.input), 0
+    for node in graph.node:
+        for body in bodies(node):
+            work += visible + _scope_work(body, visible)
+        visible += len(node.output)
+    return work
+
+
+def _with_limited_memory(work: Callable[[], ModelProto], more: int) -> ModelProto:
+    """Return the result of a function that may take only so many bytes more.
+
+    It runs in a thread, whose stack is allocated in advance: at the limit the stack of the main thread could not grow,
+    and the process would end by a signal.
+
+    Raises:
+        MemoryError: An allocation failed.
     """
     try:
-        return shape_inference.infer_shapes(model, strict_mode=strict, data_prop=propagate)
-    except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError) as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise BrokenModel(f"shape inference refuses the model: {first}", remedy="check it with onnx.checker") from error
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):  # not Linux
+        return work()
+
+    def limited() -> ModelProto:
+        limit = pages * resource.getpagesize() + more
+        if soft == resource.RLIM_INFINITY or soft > limit:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+        try:
+            return work()
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(limited).result()
 
 
 def declared_shape(kind: TypeProto) -> Shape:
@@ -185,21 +251,31 @@ def captures(node: onnx.NodeProto) -> tuple[str, ...]:
 def outer_values(body: onnx.GraphProto) -> tuple[str, ...]:
     """Return the distinct names of the outer values that a body and nested ones read, in reading order."""
     captured_names: dict[str, None] = {}
-    _collect(body, frozenset(), captured_names)
+    _collect(body, (), captured_names)
     return tuple(captured_names)
 
 
-def _collect(body: onnx.GraphProto, outer: frozenset[str], captured_names: dict[str, None]) -> None:
-    defined_names = {*outer, *given_names(body)}
+Scopes = tuple[set[str], ...]
+"""Names that a body sees, by the graph that defines them: a copy for each body would take quadratic time."""
+
+
+def sees(scopes: Scopes, name: str) -> bool:
+    """Return True if one of the graphs defines a name."""
+    return any(name in scope for scope in scopes)
+
+
+def _collect(body: onnx.GraphProto, outer: Scopes, captured_names: dict[str, None]) -> None:
+    defined_names = given_names(body)
+    scopes = (*outer, defined_names)
     for node in body.node:
         for name in node.input:
-            if name and name not in defined_names:
+            if name and not sees(scopes, name):
                 captured_names.setdefault(name)
         for inner in bodies(node):
-            _collect(inner, frozenset(defined_names), captured_names)
+            _collect(inner, scopes, captured_names)
         defined_names.update(node.output)
     for value in body.output:  # a body may return a captured value directly
-        if value.name and value.name not in defined_names:
+        if value.name and not sees(scopes, value.name):
             captured_names.setdefault(value.name)
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
-from ...bricks.decomposition import Failed, unforeseen
+from ...bricks.decomposition import Failed
 from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import Choice, Query
 from ...constructor.construction import construct, failed
@@ -19,7 +19,7 @@ from ...constructor.remedies import Task
 from ...constructor.result import Estimate
 from ...db import Conditions, Store
 from ...db.values import NATIVE
-from ...errors import DlbricksError, MachineBusy, UsageError
+from ...errors import DlbricksError, MachineBusy, UsageError, unforeseen
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import Model, decompose, source_of
 from ...generator.machine.system import probe_system

@@ -287,7 +287,7 @@ def improve(
         data_paths = tuple(str(path.resolve()) for path in data)
         libraries = tuple(files_of(asked()).values())
         request = SearchRequest(
-            str(file.path.resolve()), name, file.batch, file.dims, number, _SEARCHED * budget_s, noise_ok, data_paths,
+            str(file.path.absolute()), name, file.batch, file.dims, number, _SEARCHED * budget_s, noise_ok, data_paths,
             libraries,
         )  # fmt: skip
         bench = _Bench(file, request, begun + budget_s, progress)

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ...bricks.decomposition import unforeseen
 from ...bricks.graph.control import write_out
 from ...constructor.choice import Choice
 from ...db.samples.statistics import MIN_SAMPLES
 from ...db.values import Runtime
-from ...errors import DlbricksError
+from ...errors import DlbricksError, unforeseen
 from ...generator.decomposition.observation import run_as_given
 from ...generator.measurement.agreement import TOLERANCES
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from ...errors import UsageError
-from ...tabular import Field, Records, Row, Tabular, finite, flattened
+from ...tabular import Field, Records, Row, Tabular, as_text, finite, flattened
 from .units import counted, cut, duration, half_of, listed, margin, milliseconds, percent, quantity, short, size
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _csv(rows: Sequence[Row]) -> str:
     keys = list(dict.fromkeys(key for row in flat for key in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(keys)
+    writer.writerow(map(as_text, keys))
     for row in flat:
         writer.writerow([row.get(key) for key in keys])
     return out.getvalue()
@@ -182,8 +182,8 @@ def _cell(value: object) -> object:
     """Return a cell of CSV; a list becomes its length or its words, and text its printable form."""
     if isinstance(value, list):
         records = any(isinstance(item, dict | list) for item in value)
-        return len(value) if records else ";".join(printable(str(item)) for item in value)
-    return printable(value) if isinstance(value, str) else value
+        return len(value) if records else as_text(";".join(printable(str(item)) for item in value))
+    return as_text(printable(value)) if isinstance(value, str) else value
 
 
 def _table(answer: Answer, width: int) -> str:

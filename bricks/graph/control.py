@@ -15,7 +15,7 @@ from onnx import NodeProto
 
 from ...models.control_flow import Course, CourseChoice, How, body_of, chosen, label_of
 from ...models.skeleton import Skeleton
-from ...models.subgraphs import all_nodes, captures, is_standard
+from ...models.subgraphs import all_nodes, bodies, captures, is_standard
 from ..encoding import element_number, tensor_array
 from ..inference.shapes import Inference, infer_types
 from .expansion import Expansion, ExpansionStep
@@ -30,8 +30,8 @@ _AROUND_BYTES = 128
 """Upper bound on the bytes of an operator that slices or stacks, with its constant, without names from the file."""
 
 
-def size_of(node: NodeProto, course: Course) -> tuple[int, int]:
-    """Return upper bounds on the operators that an operator expands to, and on their bytes.
+def size_of(node: NodeProto, course: Course) -> tuple[int, int, int]:
+    """Return upper bounds on the operators that an operator expands to, on their bytes, and on their bodies.
 
     Operators in nested bodies count once each. Every iteration slices the inputs of a Scan and adds an axis to values
     that are stacked.
@@ -45,7 +45,8 @@ def size_of(node: NodeProto, course: Course) -> tuple[int, int]:
         around = max(0, scanned) + sum(1 for name in stacked if name)
     layers = times * (1 + around + sum(1 for _ in all_nodes(body.node))) + len(node.output)
     longest = max(len(name) for name in (node.name, *node.input, *node.output))
-    return layers, times * int(body.ByteSize()) + layers * (_AROUND_BYTES + 4 * longest)
+    inner_bodies = sum(1 for inner in all_nodes(body.node) for _ in bodies(inner))
+    return layers, times * int(body.ByteSize()) + layers * (_AROUND_BYTES + 4 * longest), times * inner_bodies
 
 
 def _scanned(node: NodeProto) -> int:
@@ -58,6 +59,10 @@ _MOST_LAYERS = 20_000
 
 _MOST_BYTES = 256 << 20
 """Maximum bytes after expansion, for bodies with large attributes."""
+
+_MOST_SEEN = 20_000_000
+"""Maximum product of operators and bodies after expansion: inference copies the names that each body sees, in each
+round."""
 
 _MOST_ROUNDS = 100
 """Maximum nesting of bodies; one round expands one level."""
@@ -203,6 +208,7 @@ class _Decisions:
         steps: list[ExpansionStep] = []
         self._layers = len(model.graph.node)
         self._bytes = 0
+        self._bodies = sum(1 for node in all_nodes(model.graph.node) for _ in bodies(node))
         for index, node in enumerate(model.graph.node):
             if not _is_control(node) or index in self._inference.constants.folded:
                 continue
@@ -227,11 +233,14 @@ class _Decisions:
 
     def _too_large(self, node: onnx.NodeProto, course: Course) -> str:
         """Return why an operator is too large to expand together with the others; else count it and return ""."""
-        layers, size = size_of(node, course)
+        layers, size, inner_bodies = size_of(node, course)
         if self._layers + layers > _MOST_LAYERS:
             return f"it would expand to more than {_MOST_LAYERS} layers"
         if self._bytes + size > _MOST_BYTES:
             return f"it would expand to more than {_MOST_BYTES >> 20} MiB"
+        if inner_bodies and (self._bodies + inner_bodies) * (self._layers + layers) > _MOST_SEEN:
+            return f"it would expand to {inner_bodies} bodies, which take too long to analyse"
+        self._bodies += inner_bodies
         self._layers += layers
         self._bytes += size
         return ""

@@ -13,6 +13,7 @@ from ...models.skeleton import Skeleton, is_weight
 from ...models.subgraphs import captures
 from ..canonical import LayerSignature
 from ..canonical.form import hash_signature
+from ..canonical.roles import is_deciding
 from ..inference.shapes import ShapeOracle, infer_types, stated_types
 from ..layer import Layer, LayerState, TensorType
 from .assembly import Assembly
@@ -123,6 +124,28 @@ class ModelGraph:
         if self.overridable:
             description.append(["overridable", sorted(numbers[name] for name in self.overridable if name in numbers)])
         return hashlib.sha256(json.dumps(description, separators=(",", ":")).encode()).hexdigest()
+
+
+def deciding_inputs(graph: ModelGraph) -> tuple[str, ...]:
+    """Return the inputs of a model whose values decide shapes or legality: the size of a Resize, an axis.
+
+    Inputs that only lend their shape are not among them.
+    """
+    makers = {name: layer for layer in graph.layers for name in layer.outputs if name}
+    pending = [
+        name
+        for layer in graph.layers
+        for slot, name in enumerate(layer.node.input)
+        if name and is_deciding(layer.domain, layer.op_type, slot)
+    ]
+    seen: set[str] = set()
+    while pending:
+        name = pending.pop()
+        maker = makers.get(name)
+        if name not in seen and maker is not None and maker.op_type not in {"Shape", "Size"}:
+            pending += filter(None, maker.node.input)
+        seen.add(name)
+    return tuple(name for name in graph.inputs if name in seen)
 
 
 def _spell(value_type: TensorType | None) -> tuple[str, tuple[int, ...]] | None:

@@ -223,6 +223,9 @@ def _tile(inputs: Inputs, _: Attributes) -> Array:
     data, repeats = _given(inputs, 0), _given(inputs, 1).tolist()
     if len(inputs) != 2 or len(repeats) != data.ndim:
         raise Unevaluated("repeats")
+    if not all(repeats):
+        # NumPy repeats axis by axis, and would first make whatever the others ask for.
+        return np.empty([size * times for size, times in zip(data.shape, repeats, strict=True)], data.dtype)
     _bounded(data.size * math.prod(repeats))
     return np.tile(data, repeats)
 

@@ -7,7 +7,7 @@ sequences give equal bytes on every machine, and the key can be recomputed from 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -15,11 +15,12 @@ import onnx.numpy_helper
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
-from ...errors import BrokenModel, InvalidSequence, ModelError, TamperedBrick
+from ...errors import BrokenModel, DlbricksError, InvalidSequence, ModelError, TamperedBrick, unforeseen
+from ...models.external import count_elements
 from ...models.skeleton import Skeleton, is_weight, mark_causal, mark_weight
-from ...models.subgraphs import declared_shape
+from ...models.subgraphs import all_graphs, declared_shape, plain_domain
 from ..canonical.bodies import nameless_attributes
-from ..canonical.roles import CANONICAL_OPSET, find_schema
+from ..canonical.roles import CANONICAL_OPSET, find_schema, is_deciding
 from ..cutting.sequences import Numbering, make_sequence, number_values
 from ..encoding import element_number
 from ..graph.flow import common_opsets
@@ -107,6 +108,15 @@ def load_brick(data: bytes, *, expected: str | None = None) -> Brick:
     """
     if len(data) > MAX_BRICK_BYTES:
         raise BrokenModel(f"a brick of {len(data)} bytes is larger than {MAX_BRICK_BYTES}")
+    try:
+        return _loaded(data, expected)
+    except DlbricksError:
+        raise
+    except Exception as error:  # the border: a foreign file may break an assumption that nobody knew of
+        raise BrokenModel(unforeseen(f"brick {expected or ''}", error, "read")) from error
+
+
+def _loaded(data: bytes, expected: str | None) -> Brick:
     try:
         model = onnx.ModelProto.FromString(data)
     except DecodeError as error:
@@ -270,6 +280,10 @@ class _Writer:
             )
         else:
             node.attribute.extend(map(onnx.AttributeProto.FromString, nameless_attributes(layer.node, {})))
+        for attribute in node.attribute:
+            for tensor in (*([attribute.t] if attribute.HasField("t") else ()), *attribute.tensors):
+                tensor.ClearField("name")  # no part of the key
+                tensor.ClearField("doc_string")
         node.input.extend(self._operand(operand) for operand in layer.operands)
         while node.input and not node.input[-1]:
             node.input.pop()
@@ -287,6 +301,51 @@ class _Writer:
 
 def _value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, element_number(kind.dtype), kind.shape)
+
+
+# What a brick carries of its model beyond operators and shapes.
+
+
+_WITH_TEXTS = frozenset({"Constant", "RegexFullMatch", "StringNormalizer", "StringSplit", "TfIdfVectorizer"})
+"""Operators of ONNX's own domain with texts of the model as attributes; other texts there are names of modes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Content of a model that its bricks carry.
+
+    Attributes:
+        values: Elements of small constants that do not decide a shape; they are part of a brick's key.
+        texts: Texts in attributes, sorted: of other domains than ONNX's own, and of operators on texts.
+    """
+
+    values: int
+    texts: tuple[str, ...]
+
+
+def carried_by(bricks: Iterable[Brick]) -> Carried:
+    """Return what bricks carry of their models beyond operators and shapes."""
+    values, texts = 0, set[str]()
+    for brick in bricks:
+        for graph in all_graphs(onnx.load_model_from_string(brick.model).graph):
+            deciding = {
+                name
+                for node in graph.node
+                for slot, name in enumerate(node.input)
+                if is_deciding(plain_domain(node.domain), node.op_type, slot)
+            }
+            values += sum(count_elements(tensor.dims) for tensor in graph.initializer if tensor.name not in deciding)
+            for node in graph.node:
+                if plain_domain(node.domain) or node.op_type in _WITH_TEXTS:
+                    texts.update(_texts(node))
+    return Carried(values, tuple(sorted(texts)))
+
+
+def _texts(node: onnx.NodeProto) -> Iterator[str]:
+    for attribute in node.attribute:
+        for text in (attribute.s, *attribute.strings):
+            if text:
+                yield text.decode(errors="replace")
 
 
 # Types of a brick's inputs and outputs as text, for tables.

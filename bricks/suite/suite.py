@@ -79,11 +79,11 @@ def read_bounded(path: Path, limit: int) -> bytes:
         SuiteError: It cannot be read, is not a regular file, or is too large.
     """
     try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise SuiteError(f"{path} is not a regular file", remedy="generate the suite again")
         with path.open("rb") as file:
-            data = file.read(limit + 1)
+            data = file.read(min(limit, status.st_size) + 1)  # as much memory as is asked for is taken
     except FileNotFoundError:
         raise
     except OSError as error:

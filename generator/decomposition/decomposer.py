@@ -15,12 +15,12 @@ import onnx
 
 from ...bricks.cutting.fused import fused_sequences, fused_units
 from ...bricks.cutting.sequences import sequences, windows
-from ...bricks.decomposition import Decomposition, Failed, attempt, footprint_class, unforeseen
+from ...bricks.decomposition import Decomposition, Failed, attempt, footprint_class
 from ...bricks.graph.model_graph import ExecutedModel, ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import ELEMENT_BITS, TensorType
 from ...db.values import Runtime
-from ...errors import BackendError, WorkerError
+from ...errors import BackendError, WorkerError, unforeseen
 from ...models import ModelSource
 from ...models.subgraphs import all_graphs, all_nodes
 from ..backends.custom_ops import adopt, asked, files_of

@@ -18,7 +18,7 @@ from ...bricks.graph.boundary import boundary_variants
 from ...bricks.graph.control import ControlFlow
 from ...bricks.graph.model_graph import ModelGraph
 from ...bricks.layer import LayerState
-from ...bricks.suite.brick import Brick, build_brick
+from ...bricks.suite.brick import Brick, Carried, build_brick, carried_by
 from ...bricks.suite.decoys import decoys as draw_decoys
 from ...bricks.suite.suite import Suite
 from ...bricks.suite.writing import refuse_foreign, write_suite
@@ -97,6 +97,7 @@ class GenerateReport(Tabular):
         unique: Different bricks of all models, decoys not counted.
         decoys: Dummy bricks among the bricks of the suite.
         wall_s: Seconds of the whole call.
+        carried: What the bricks carry of the models beyond operators and shapes.
     """
 
     ANSWER = "report.answers.generation.generate_answer"
@@ -110,6 +111,7 @@ class GenerateReport(Tabular):
     unique: int
     decoys: int
     wall_s: float
+    carried: Carried
 
     @property
     def complete(self) -> bool:
@@ -120,7 +122,8 @@ class GenerateReport(Tabular):
         """Return one row per model, with the suite as totals."""
         suite = self.suite
         totals = {"suite": None if suite is None else str(suite.path), "hash": None if suite is None else suite.hash}
-        return Records([asdict(row) for row in self.rows], totals | {name: getattr(self, name) for name in _TOTALS})
+        totals |= {name: getattr(self, name) for name in _TOTALS}
+        return Records([asdict(row) for row in self.rows], totals | {"carried": asdict(self.carried)})
 
 
 def generate(
@@ -221,6 +224,7 @@ def generate(
         unique=len(bricks),
         decoys=len(dummies),
         wall_s=time.monotonic() - begun,
+        carried=carried_by(bricks.values()),
     )
 
 

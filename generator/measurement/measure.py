@@ -241,9 +241,17 @@ def measure(
             error = chosen.sources.problems[name]
         elif measurement is None:
             error = failed.get(key, "the time was up before enough samples")
+            if key in failed and data is None:
+                error += _suspects(chosen.sources.deciding.get(name, ()))
         bound = chosen.sources.bound.get(name, {})
         rows.append(MeasureRow(name, key, how.runtime, how.conditions.threads, measurement, error, bound=bound))
     return MeasureReport(tuple(_with_alone(rows, models, how, data) if alone else rows), outcome)
+
+
+def _suspects(inputs: Sequence[str]) -> str:
+    """Return words on inputs whose seeded values may be what the runtime refuses; empty without any."""
+    listed = ", ".join(map(repr, inputs))
+    return f" (suspect: the values of {listed} are made up; give yours with --data FILE.npz)" if inputs else ""
 
 
 def _with_alone(

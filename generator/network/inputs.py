@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 
 from ...bricks.graph.causal import SOFTMAX
 from ...bricks.operators import ELEMENTWISE, MOVES, VIEWS, Trait, having
-from ...errors import BrokenModel
+from ...errors import BrokenModel, UnsupportedModel
 from ...models.skeleton import KEPT_ELEMENTS, hide_future, is_causal
 from ...models.subgraphs import all_graphs, all_nodes, attribute_of, declared_shape, infer_shapes, static_shapes
 from .legality import ONES, POSITIVE, Domain, DomainKind, Site, domain_of
@@ -248,7 +248,7 @@ def _all_shapes(model: onnx.ModelProto, types: Sequence[InputType]) -> tuple[Sha
     declared = {value.name for value in (*bound.graph.value_info, *bound.graph.output)}
     if not produced <= declared:
         # Where inference fails (an operator unknown to ONNX), what is declared must do.
-        with contextlib.suppress(BrokenModel):
+        with contextlib.suppress(BrokenModel, UnsupportedModel):
             bound = infer_shapes(bound)
     shapes = static_shapes(bound.graph)
     for node in reversed(bound.graph.node):

@@ -23,9 +23,10 @@ from onnx import helper, numpy_helper
 from ...bricks.operators import RANDOM
 from ...errors import BackendError, ModelError, UnboundDimension
 from ...models.binding import apply, plan
+from ...models.external import count_elements, payload_bytes
 from ...models.reader import read_full, read_structure
 from ...models.skeleton import is_weight
-from ...models.subgraphs import needed, own_names, reads, rename
+from ...models.subgraphs import declared_shape, needed, own_names, reads, rename
 from .inputs import InputType, make_inputs
 from .synthetic.weights import synthesise
 
@@ -249,9 +250,7 @@ class Network:
             BackendError: It exceeds 2 GiB, the limit of a protobuf, or it is a file already.
         """
         model = deepcopy(self.brick)
-        size = sum(array.nbytes for array in self.weights.values())
-        if size >= onnx.checker.MAXIMUM_PROTOBUF:
-            raise BackendError(f"the weights ({size} bytes) do not fit into one protobuf of 2 GiB")
+        _require_fit(sum(array.nbytes for array in self.weights.values()))
         for tensor in model.graph.initializer:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 tensor.CopyFrom(numpy_helper.from_array(self.weights[tensor.name], tensor.name))
@@ -347,9 +346,18 @@ def read_network(path: Path, *, values: bool = False) -> onnx.ModelProto:
 
 
 def export_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
-    """Return a brick as self-contained ONNX with seeded weights as initializers, for any other tool."""
-    data: bytes = synthetic_network(model, seed=seed).self_contained().SerializeToString(deterministic=True)
-    return data
+    """Return a brick as self-contained ONNX with seeded weights as initializers, for any other tool.
+
+    Args:
+        model: The brick, or a model in skeleton form.
+        seed: Of the weights.
+
+    Raises:
+        BackendError: The weights do not fit into one protobuf.
+    """
+    pinned = _unreached_weights(model)
+    weights = _weights_for_export(model, seed)
+    return _self_contained(model, {name: array for name, array in weights.items() if name not in pinned})
 
 
 def export_open_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
@@ -365,11 +373,26 @@ def export_open_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
     """
     bound = deepcopy(model)
     apply(bound, plan(bound))
-    weights = synthesise(bound, seed=seed)
+    return _self_contained(model, _weights_for_export(bound, seed))
+
+
+def _weights_for_export(model: onnx.ModelProto, seed: int) -> dict[str, Array]:
+    """Draw the weights of a model; a file that states too many bytes is refused before any is drawn."""
+    types = (value.type for value in model.graph.input if is_weight(value))
+    _require_fit(sum(payload_bytes(kind.tensor_type.elem_type, count_elements(declared_shape(kind))) for kind in types))
+    return dict(synthesise(model, seed=seed))
+
+
+def _self_contained(model: onnx.ModelProto, weights: Mapping[str, Array]) -> bytes:
     filled = _filled(model, weights)
     network = Network(filled, None, weights, {}, tuple(value.name for value in filled.graph.output))
     data: bytes = network.self_contained().SerializeToString(deterministic=True)
     return data
+
+
+def _require_fit(nbytes: int) -> None:
+    if nbytes >= onnx.checker.MAXIMUM_PROTOBUF:
+        raise BackendError(f"the weights ({nbytes} bytes) do not fit into one protobuf of 2 GiB")
 
 
 def _assemble(

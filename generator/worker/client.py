@@ -415,7 +415,9 @@ def file_of(
 ) -> messages.NetworkFile:
     """Return a network in the form of the protocol."""
     return messages.NetworkFile(
-        path=str(runnable.path if str(runnable.path).startswith("@") else runnable.path.resolve()),
+        path=str(
+            runnable.path if str(runnable.path).startswith("@") else runnable.path.absolute()
+        ),  # a hub's file is a link, beside its data
         synthetic=runnable.synthetic,
         overrides=runnable.overrides,
         inputs=runnable.inputs,

@@ -9,7 +9,7 @@ import pytest
 from dlbricks.errors import UnboundDimension, UsageError
 from dlbricks.models import require_known
 from dlbricks.models.binding import Binding, apply, plan
-from dlbricks.models.dimensions import expression, value_of
+from dlbricks.models.dimensions import DimensionKind, expression, is_certain, value_of
 from dlbricks.models.skeleton import Skeleton, mark_weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,6 +68,12 @@ INT = TensorProto.INT64
         ("x", ["anything", 7], TensorProto.FLOAT, [1, 7]),
         ("input_values", ["batch_size", "sequence_length"], TensorProto.FLOAT, [1, 16000]),
         ("input_features", ["batch_size", "feature_size", 3000], TensorProto.FLOAT, [1, 80, 3000]),
+        ("speech", ["batch_size", "feats_length", 560], TensorProto.FLOAT, [1, 128, 560]),
+        ("speech", [None, None, 560], TensorProto.FLOAT, [1, 128, 560]),
+        ("waveform", [None, 2, None], TensorProto.FLOAT, [1, 2, 16000]),
+        ("x", ["batch", 3, "4*h", "4*w"], TensorProto.FLOAT, [1, 3, 224, 224]),
+        ("x", ["batch", 3, "32*h + 1", "8*w"], TensorProto.FLOAT, [1, 3, 193, 224]),
+        ("input_ids", ["batch", "2*n"], INT, [1, 128]),
         ("x", [-1, 3], TensorProto.FLOAT, [1, 3]),
         ("x", [], TensorProto.FLOAT, []),
     ],
@@ -85,6 +91,38 @@ DECODER = (
     ("encoder_hidden_states", ["batch_size", "encoder_sequence_length", 512]),
     ("past.0.encoder.key", ["batch_size", 12, "past_encoder_sequence_length", 64]),
 )
+
+
+def test_a_decoder_with_names_of_an_exporter_has_sizes_that_fit() -> None:
+    bound, _ = bind(
+        model(
+            ("attention_mask", ["s27", "s70"], INT),
+            ("input_ids", ["s27", "s64"], INT),
+            ("past_key_values.0.key", ["s27", 12, "s92", 64]),
+            ("past_key_values.0.encoder.key", ["s27", 12, "s93", 64]),
+        )
+    )
+
+    assert shape(bound, "input_ids") == [1, 1]
+    assert shape(bound, "past_key_values.0.key") == [1, 12, 127, 64]
+    assert shape(bound, "attention_mask") == [1, 128]
+    assert shape(bound, "past_key_values.0.encoder.key") == [1, 12, 128, 64]
+
+
+@pytest.mark.parametrize(
+    ("label", "kind", "certain"),
+    [
+        ("batch_size", DimensionKind.BATCH, True),
+        ("N", DimensionKind.BATCH, True),
+        ("s27", DimensionKind.BATCH, True),
+        ("x[0]", DimensionKind.BATCH, True),
+        ("num_nodes", DimensionKind.BATCH, False),
+        ("total_length", DimensionKind.TOTAL, True),
+        ("height", DimensionKind.SIDE, False),
+    ],
+)
+def test_defaults_that_somebody_has_to_be_told_of(label: str, kind: DimensionKind, certain: bool) -> None:
+    assert is_certain(label, kind) is certain
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from dlbricks.errors import BrokenModel, MissingExternalData, ModelError, UnsafePath
-from dlbricks.models.runnable import load_skeleton
+from dlbricks.models.external import follow_links, follows_links
+from dlbricks.models.runnable import load_skeleton, runnable_file
 from dlbricks.models.skeleton import is_weight
 from onnx import TensorProto, helper, numpy_helper
 
@@ -120,3 +121,49 @@ def test_links_within_the_folder(tmp_path: Path, data: Path) -> None:
     (tmp_path / "inner.bin").symlink_to(data)
     path = write(tmp_path / "m.onnx", external("w", [4], location="inner.bin"))
     assert load_skeleton(path).weight_bytes == 16
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Path:
+    """A snapshot in the cache of a hub: a model whose weights are a link to a blob of its repository."""
+    repository = tmp_path / "models--ann--small"
+    (repository / "blobs").mkdir(parents=True)
+    snapshot = repository / "snapshots" / "4f2a" / "onnx"
+    snapshot.mkdir(parents=True)
+    write(repository / "blobs" / "5e1d", external("w", [4], location="model.onnx_data"))
+    (repository / "blobs" / "9c3b").write_bytes(SMALL.tobytes())
+    (snapshot / "model.onnx").symlink_to("../../../blobs/5e1d")
+    (snapshot / "model.onnx_data").symlink_to("../../../blobs/9c3b")
+    return snapshot / "model.onnx"
+
+
+def test_links_to_the_blobs_of_one_repository(hub: Path, tmp_path: Path) -> None:
+    assert load_skeleton(hub).weight_bytes == 16
+    assert runnable_file(hub, tmp_path / "copies", name="model").path == hub
+
+
+@pytest.mark.parametrize("where", ["another repository", "below the blobs", "blobs by a link"])
+def test_links_elsewhere_in_a_hub_are_refused_unless_all_are_followed(
+    hub: Path, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = hub.parents[3] / "blobs"
+    if where == "blobs by a link":
+        blobs.rename(tmp_path / "elsewhere")
+        blobs.symlink_to(tmp_path / "elsewhere")
+    else:
+        outside = (tmp_path / "models--eve--other" / "blobs" if where == "another repository" else blobs / "more") / "w"
+        outside.parent.mkdir(parents=True)
+        outside.write_bytes(SMALL.tobytes())
+        (hub.parent / "model.onnx_data").unlink()
+        (hub.parent / "model.onnx_data").symlink_to(outside)
+
+    with pytest.raises(UnsafePath, match="by a link; copy the file beside the model, or trust the link with --follow"):
+        load_skeleton(hub)
+    monkeypatch.setenv("DLBRICKS_FOLLOW_LINKS", "")
+    follow_links(True)
+    assert load_skeleton(hub).weight_bytes == 16
+    copy = runnable_file(hub, tmp_path / "copies", name="model").path  # runtimes refuse data outside the folder
+    assert copy != hub
+    assert (copy.parent / "model.onnx_data").read_bytes() == SMALL.tobytes()
+    follow_links(False)
+    assert not follows_links()

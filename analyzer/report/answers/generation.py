@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ....bricks.suite.brick import signature_of
+from ....bricks.suite.brick import Carried, signature_of
 from ....bricks.suite.suite import Suite
 from ....errors import DlbricksError, UsageError
 from ....generator.decomposition.cut import Cut
@@ -139,6 +139,10 @@ def _whole(value: object) -> str:
     return "" if value is None else f"{value:g}"
 
 
+_TEXTS = 5
+"""Texts of a suite that are listed."""
+
+
 def generate_answer(report: GenerateReport) -> Answer:
     """Return the answer of ``generate``: one row per model, the suite as totals."""
     suite = None if report.suite is None else str(report.suite.path)
@@ -156,6 +160,7 @@ def generate_answer(report: GenerateReport) -> Answer:
             summary.append(f"{row.name}: work unknown for {operators}")
     summary += dimension_lines((row.name, row.bound) for row in report.rows)
     summary += control_lines((row.name, row.control) for row in report.rows)
+    summary += _carried(report.carried)
     if report.suite is not None:
         summary.append(f"next: {shlex.join(['dlbricks', 'run', str(report.suite.path)])}")
     return Answer.of(
@@ -168,6 +173,16 @@ def generate_answer(report: GenerateReport) -> Answer:
         ],
         summary=summary,
     )
+
+
+def _carried(carried: Carried) -> list[str]:
+    """Return a line on the content of the models that leaves with the suite; nothing without any."""
+    parts = [counted(carried.values, "value") + " of small constants"] if carried.values else []
+    if carried.texts:
+        texts = ", ".join(map(repr, carried.texts[:_TEXTS]))
+        rest = f", and {len(carried.texts) - _TEXTS} more" if len(carried.texts) > _TEXTS else ""
+        parts.append(f"{counted(len(carried.texts), 'text')} ({texts}{rest})")
+    return [f"bricks carry {' and '.join(parts)} of the models"] if parts else []
 
 
 def names_of(suite: Path | None, models: Sequence[ModelSource]) -> dict[str, dict[str, str | int | None]]:

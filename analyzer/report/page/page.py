@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -181,6 +182,19 @@ def _fixed(value: float, digits: int) -> str:
     return f"<{10**-digits:.{digits}f}" if 0 < value < 0.5 * 10**-digits else f"{value:,.{digits}f}"
 
 
+_CONTROL = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+)
+"""Control characters, marks of direction, and halves of characters."""
+
+
+def _without_control(value: object) -> object:
+    """Return text with control characters and marks of direction as escapes; they may be in any name of a model."""
+    if not isinstance(value, str) or not _CONTROL.search(value):
+        return value
+    return type(value)(_CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), value))
+
+
 @cache
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
@@ -192,6 +206,7 @@ def _environment() -> Environment:
         loader=PackageLoader(__package__ or "", "templates"),
         bytecode_cache=FileSystemBytecodeCache(str(compiled)) if os.access(compiled, os.W_OK) else None,
         autoescape=True,
+        finalize=_without_control,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

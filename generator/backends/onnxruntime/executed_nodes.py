@@ -251,7 +251,7 @@ def _created(
     side.symlink_to("/dev/null")
     save_graph(options, target, side.name, least=_DISCARDED_BYTES)
     if network.path is not None:
-        folder = str(network.path.resolve().parent)
+        folder = str(network.path.absolute().parent)
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     session, weights = created(network, options, providers)
     model = onnx.load(str(target), load_external_data=False)

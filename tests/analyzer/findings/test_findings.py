@@ -225,7 +225,7 @@ def test_an_analysis_that_breaks_costs_its_own_findings_alone(
 
     assert row.error is None
     assert not row.complete
-    assert [one for one in row.unasked if "broken could not be asked: ValueError" in one and "please report" in one]
+    assert [one for one in row.unasked if "broken could not be asked: ValueError" in one and "report this" in one]
 
 
 def _broken(*_: object) -> NoReturn:

@@ -70,6 +70,14 @@ def test_csv_quotes_what_needs_it_and_fills_missing_keys() -> None:
     assert parsed == [{"name": 'a,"b"', "x": "1", "y": ""}, {"name": "c", "x": "", "y": "2.5"}]
 
 
+def test_no_cell_of_csv_is_a_formula() -> None:
+    rows = [{"name": "=cmd()", "=key": -2.5, "none": "-", "list": ["+1", "b"]}]
+
+    (parsed,) = csv.DictReader(io.StringIO(render(Answer(rows), "csv")))
+
+    assert parsed == {"name": "'=cmd()", "'=key": "-2.5", "none": "-", "list": "'+1;b"}
+
+
 def test_a_name_cannot_drive_the_terminal() -> None:
     name = "\x1b[2Jevil\nline"
     answer = Answer([{"name": name}], columns=[Field("name", "model")], summary=["", f"{name}: skipped"])

@@ -56,7 +56,7 @@ def size_holds(model: onnx.ModelProto, output: str, course: Course) -> bool:
     normal = normalise(model).model
     (node,) = (node for node in normal.graph.node if node.output[0] == output)
     before = normal.ByteSize()
-    layers, size = size_of(node, course)
+    layers, size, _ = size_of(node, course)
     (found,) = Expansion(normal).apply([(output, course, None)]).values()
     assert isinstance(found, ExpandedOperator)
     return len(found.nodes) <= layers <= 2 * len(found.nodes) and normal.ByteSize() - before <= size

@@ -9,7 +9,7 @@ import networkx as nx
 import onnx
 import onnx.backend.test
 import pytest
-from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph, deciding_inputs
 from dlbricks.bricks.layer import LayerState, TensorType
 from dlbricks.errors import BrokenModel
 from dlbricks.models import find_models
@@ -169,3 +169,20 @@ def test_inputs_and_outputs_may_be_the_same_value(parse_graph: Build) -> None:
 
     assert graph.outputs == ("x", "y", "y")
     assert list(graph.inputs) == ["x", "u"]
+
+
+def test_inputs_whose_values_decide_shapes(parse_graph: Build) -> None:
+    graph = parse_graph(
+        """g (float[1, 3, 8, 8] x, float[1] ratio, int64[2] size, float[1, 3, 8, 8] like) => (float[a, b, c, d] y)
+        <float[2] ones = {1, 1}> {
+            s = Concat<axis = 0>(ones, ratio, ratio)
+            r = Resize<mode = "linear">(x, , s)
+            n = Shape(like)
+            e = Expand(x, n)
+            f = Reshape(e, size)
+            y = Identity(r)
+            z = Identity(f)
+        }"""
+    )
+
+    assert deciding_inputs(graph) == ("ratio", "size")

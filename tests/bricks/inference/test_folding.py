@@ -253,3 +253,11 @@ def test_arithmetic_agrees_with_the_reference(op_type: str, inputs: list[np.ndar
 def test_what_is_not_exact_or_not_legal_has_no_value(node: onnx.NodeProto, inputs: list[np.ndarray]) -> None:
     with pytest.raises(Unevaluated):
         evaluate(node, inputs)
+
+
+def test_a_repetition_of_nothing_takes_no_memory() -> None:
+    node = helper.make_node("Tile", ["x", "n"], ["y"])
+
+    (tiled,) = evaluate(node, [np.ones((1, 1), np.int64), np.array([1 << 40, 0])])
+
+    assert tiled.shape == (1 << 40, 0)

@@ -10,12 +10,13 @@ import pytest
 from dlbricks.bricks.cutting.sequences import make_sequence, sequences
 from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.bricks.layer import Cost
-from dlbricks.bricks.suite.brick import build_brick, load_brick, signature_in, signature_of
+from dlbricks.bricks.suite.brick import Carried, build_brick, carried_by, load_brick, signature_in, signature_of
 from dlbricks.errors import BrokenModel, DlbricksError, InvalidSequence, TamperedBrick
 from dlbricks.models import find_models
 from dlbricks.models.skeleton import Skeleton, is_weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 Parse = Callable[..., ModelGraph]
 DrawModel = Callable[[st.DataObject], onnx.ModelProto]
@@ -112,6 +113,16 @@ def test_a_damaged_file_is_never_taken_for_its_brick(parse_graph: Parse, data: s
     assert (loaded.key, loaded.operators, loaded.cost) == (brick.key, brick.operators, brick.cost)
 
 
+def test_whatever_breaks_while_a_brick_is_read_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> None:
+        raise NotImplementedError("a new kind")
+
+    monkeypatch.setattr("dlbricks.bricks.suite.brick._is_sound", broken)
+
+    with pytest.raises(BrokenModel, match="brick k could not be read: NotImplementedError: a new kind"):
+        load_brick(b"", expected="k")
+
+
 def test_a_constant_of_another_size_or_in_another_file_is_refused(parse_graph: Parse) -> None:
     graph = parse_graph("a (float[4] x) => (float[4] y) <float[1] c = {2}> { y = Pow(x, c) }")
     model = onnx.ModelProto.FromString(build_brick(graph, make_sequence(graph, (0,))).model)
@@ -161,3 +172,32 @@ def test_kernels_and_strides_are_reported_of_convolutions_and_poolings() -> None
     assert (first.inputs, first.outputs) == ("float[1,3,224,224]", "float[1,24,112,112]")
     assert first.weights.split()[0] == "float[24,3,3,3]"
     assert (first.kernel, first.strides) == (pool.kernel, pool.strides) == ("3x3", "2x2")
+
+
+def test_what_a_brick_carries_of_its_model_is_counted(parse_graph: Parse) -> None:
+    graph = parse_graph(
+        """g (float[1, 4] x, float[4, 2] t) => (float[a, b] y) <float[4] s = {1, 2, 3, 4}, int64[2] shape = {4, 1}> {
+            m = Mul(x, s)
+            r = Reshape(m, shape)
+            y = Concat<axis = 1>(r, t)
+        }"""
+    )
+
+    carried = carried_by(build_brick(graph, part) for part in sequences(graph, 1))
+
+    assert carried == Carried(4, ())
+
+
+def test_texts_of_other_domains_are_listed_and_names_of_tensors_do_not_leave() -> None:
+    value = helper.make_tensor("a secret name", onnx.TensorProto.FLOAT, [1], [0.5])
+    node = helper.make_node("Own", ["x"], ["y"], domain="own", kind="a text", value=value, texts=["b", "c"])
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in "xy")
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
+    graph = build_graph(Skeleton(helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets)))
+
+    (part,) = sequences(graph, 1)
+    brick = build_brick(graph, part)
+
+    assert carried_by([brick]).texts == ("a text", "b", "c")
+    assert b"secret" not in brick.model
+    assert load_brick(brick.model, expected=part.key).key == part.key

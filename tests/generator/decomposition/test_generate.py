@@ -214,7 +214,7 @@ def test_an_unforeseen_exception_costs_only_its_model(small_models, tmp_path, mo
 
     broken, good = generate([*small_models, *small_models], granularity=1, out=tmp_path / "suite").rows
 
-    assert "KeyError: 'what\\nis this'; please report" in broken.error
+    assert "KeyError: 'what\\nis this'; check the model with onnx.checker, and report" in broken.error
     assert good.sequences == 10
 
 

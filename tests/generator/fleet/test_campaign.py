@@ -6,6 +6,8 @@ import dataclasses
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,16 @@ def test_the_least_file_has_the_defaults_of_run(load, small_suite):
     assert one.stack == PlannedStack("onnxruntime", Runtime())
     assert one.conditions == Conditions(1, "model", "float32")
     assert one.pace == PlannedPace(24, None, 2, 2)
+
+
+def test_a_process_that_read_a_campaign_ends_in_order(load, tmp_path):
+    load()
+    program = "import sys; from dlbricks.generator.fleet.campaign import load_campaign; load_campaign(sys.argv[1])"
+    command = [sys.executable, "-P", "-c", program, str(tmp_path / "campaign.toml")]
+
+    running = [subprocess.Popen(command) for _ in range(6)]  # with the fault one of five ended by a signal
+
+    assert [process.wait() for process in running] == [0] * 6
 
 
 def test_nodes_stacks_suites_and_conditions_are_multiplied(load, tmp_path):
@@ -190,7 +202,8 @@ def test_a_cell_is_what_it_measures_whatever_its_parts_are_called(load):
 _WRONG = {
     "no TOML": ("campaign = ", "is no TOML"),
     "no campaign": (_LEAST.replace('campaign = "november"', ""), "missing required field `campaign`"),
-    "a bad name": (_LEAST.replace("november", "the november"), "campaign: Expected `str` matching regex"),
+    "a bad name": (_LEAST.replace("november", "the november"), "campaign = 'the november': wants up to 63 letters"),
+    "a bad node": (_LEAST.replace("beta", "be ta"), "nodes = 'be ta': wants up to 63 letters"),
     "no nodes": (_LEAST.replace('["alpha", "beta"]', "[]"), r"nodes = \[\]: wants at least one"),
     "a node twice": (_LEAST.replace("beta", "alpha"), "names something twice"),
     "an unknown key": (_LEAST.replace("path =", "folder = 1\npath ="), r"suite\[0\]: .*unknown field `folder`"),

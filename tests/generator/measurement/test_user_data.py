@@ -65,6 +65,16 @@ def test_latencies_on_own_inputs_are_stored_apart(source: ModelSource, tmp_path:
     assert row.latency_ms == stored.latency_ns / 1e6
 
 
+def test_a_failure_names_the_input_whose_made_up_values_may_be_its_cause(tmp_path: Path):
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[4, 8] x, int64[3] size) => (float[a, b, c] y) '
+    (source,) = find_models([write(tmp_path / "sized.onnx", text + "{ y = Reshape(x, size) }")])
+    with Store.open(tmp_path / "results.db") as store:
+        (row,) = measure([source], store=store, cache="hot", **SHORT).rows
+
+    assert row.error is not None
+    assert "suspect: the values of 'size' are made up; give yours with --data" in row.error
+
+
 @pytest.mark.parametrize(
     ("arrays", "told"),
     [

@@ -179,6 +179,15 @@ def test_a_network_beyond_a_protobuf_is_reported():
         network.self_contained()
 
 
+def test_weights_beyond_a_protobuf_are_refused_before_they_are_drawn(skeleton_of):
+    model = skeleton_of(
+        "(float[1,4] x0, float[4,1099511627776] w0) => (float[1,1099511627776] v0) {v0 = MatMul(x0, w0)}"
+    )
+
+    with pytest.raises(BackendError, match="2 GiB"):
+        export_network(model)
+
+
 def test_a_brick_can_be_edited_with_graphsurgeon_and_computes_the_same(small_suite):
     brick = small_suite.brick(small_suite.keys[0])
 

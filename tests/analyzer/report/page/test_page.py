@@ -9,8 +9,10 @@ from html.parser import HTMLParser
 from typing import Any
 
 from dlbricks.analyzer.findings.finding import Finding
+from dlbricks.analyzer.report.page.page import _environment
 from dlbricks.analyzer.report.units import milliseconds
 from dlbricks.db import Store
+from markupsafe import Markup
 
 from ..conftest import Reported
 
@@ -150,3 +152,11 @@ def test_hostile_names_are_text(reported: Reported, finding: Finding) -> None:
     assert "\u202e" not in page  # what turns text around is written as an escape
     assert "{{ 7 * 7 }}" in json.dumps(data_of(page))
     assert len(page) < 400_000  # the long name is cut
+
+
+def test_whatever_a_template_writes_has_no_control_characters() -> None:
+    template = _environment().from_string("{{ text }}|{{ text | e }}|{{ markup }}")
+
+    page = template.render(text="a\x1b[2J\u202eb\n<c>", markup=Markup("<b>"))
+
+    assert page == r"a\x1b[2J\u202eb" + "\n&lt;c&gt;|" + r"a\x1b[2J\u202eb" + "\n&lt;c&gt;|<b>"
