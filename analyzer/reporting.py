@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from ..generator.progress import ProgressCallback
 
 
+ALL_REMEDIES = ("every remedy",)
+"""What was not tried of a model that was analysed without proofs."""
+
+
 def report(
     models: Sequence[ModelSource],
     *,
@@ -91,7 +95,7 @@ def report(
         lacking = missing(decompositions, evidence)
         if first is not None and lacking and plan.room:
             first(_first_answer(readable(lacking), store, how))
-        generated, measured = measure_missing(lacking, evidence, plan, suite)
+        generated, measured = measure_missing(lacking, evidence, plan, suite, trials=prove)
         evidence = with_ceilings(evidence_here(decompositions, store, how) if measured else evidence, plan)
         estimates = [*estimate(decompositions, evidence)]
     else:
@@ -127,14 +131,17 @@ def _analysed(
         write: Folder for improved models.
         prove: Whether remedies are tried.
     """
-    sections, unasked = [], []
+    sections, unasked = list[Section](), list[str]()
+    untried: tuple[str, ...]
     for entry in estimates:
         truth = entry.truth.measurement
         if truth is None or not entry.complete:
             sections.append(Section(entry))
             continue
         late = time.monotonic() >= plan.until
-        findings = kept_findings(truth, proven=prove and not late)
+        findings, untried = kept_findings(truth, proven=True), ()
+        if findings is None and (late or not prove):
+            findings, untried = kept_findings(truth, proven=False), ALL_REMEDIES
         if findings is None and late:
             unasked.append(f"{entry.name} was not analysed: the time was up")
         elif findings is None or (prove and write is not None):
@@ -150,11 +157,11 @@ def _analysed(
                 unasked.append(f"{row.name} was not analysed: {row.error}")
                 findings = None
             else:
-                findings = row.findings
+                findings, untried = row.findings, row.untried if prove else ALL_REMEDIES
                 unasked += [f"{row.name}: {reason}" for reason in row.unasked]
                 tried = prove and not row.unasked and time.monotonic() < plan.until
                 keep_findings(truth, findings, proven=tried)
-        sections.append(Section(_with_denormals(entry, findings or ()), findings))
+        sections.append(Section(_with_denormals(entry, findings or ()), findings, untried))
     return tuple(sections), tuple(unasked)
 
 

@@ -72,7 +72,8 @@ class ModelFindings:
         estimate: Its latency, by layer.
         findings: Findings with a saving, the largest first: proven, else predicted.
         tried: Findings without a saving when tried, or that could not be tried.
-        unasked: Analyses that could not run, each with the reason.
+        unasked: Analyses that could not run, and trials without time, each with the reason.
+        untried: The trials that had no time.
         cold_start: Time to load and of the first run; None if it is not stored.
         error: Why the model could not be analysed.
     """
@@ -81,6 +82,7 @@ class ModelFindings:
     findings: tuple[Finding, ...] = ()
     tried: tuple[Finding, ...] = ()
     unasked: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
     cold_start: ColdStart | None = None
     error: str | None = None
 
@@ -144,7 +146,7 @@ class ModelFindings:
         return {
             **record_of(self, fields("name latency_ms latency_ci95_ms basis")),
             **asdict(combination),
-            **record_of(self, fields("findings tried unasked cold_start")),
+            **record_of(self, fields("findings tried unasked untried cold_start")),
             "commands": [shell_command(task) for task in self.remedies],
             **record_of(self, fields("error joint")),
         }
@@ -332,14 +334,22 @@ def _proven(
     findings, ideas, unasked = seen
     kinds = {finding.kind for finding in findings}
     rewrites, vain, new = list[Finding](), list[Finding](), list[Finding]()
+    # If bricks do not explain the model, the likeliest cause is tried before all else.
+    ideas = [idea for idea in ideas if idea.kind not in kinds]
+    first = [idea for idea in ideas if subject.estimate.far and idea.kind == runtime_settings.DENORMALS.name]
+    rest = [idea for idea in ideas if idea not in first]
+    late = list[str]()
     try:
-        rewrites, vain = _rewrites(subject, how)
         with ExitStack() as resources:
             folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-proof-")))
             assert subject.choice is not None  # noqa: S101  # the caller set it
             workbench = Workbench(subject.source, subject.choice, folder, how, latency_ms=subject.latency_ms)
+            new = workbench.attempt(first, least=how.minimum_share) if first else []
+            late += ["rewrites"] if time.monotonic() >= how.until else []
+            rewrites, vain = _rewrites(subject, how)
             findings = workbench.prove(_sorted(findings))
-            new = workbench.attempt([idea for idea in ideas if idea.kind not in kinds], least=how.minimum_share)
+            new += workbench.attempt(rest, least=how.minimum_share)
+            late += [finding.kind for finding in (*findings, *new) if finding.unproven == LATE]
             new = [finding for finding in new if finding.unproven != LATE]
     except MachineBusy:
         raise
@@ -348,7 +358,10 @@ def _proven(
     helps = [finding for finding in findings if finding.proof is None or finding.unproven is None]
     helps += [finding for finding in (*rewrites, *new) if finding.proof and finding.unproven is None]
     tried = [finding for finding in (*findings, *new, *vain) if finding not in helps]
-    return replace(row, findings=_sorted(helps), tried=tuple(tried), unasked=tuple(unasked))
+    unasked += [f"{name}: {LATE}" for name in late]
+    return replace(
+        row, findings=_sorted(helps), tried=tuple(tried), unasked=tuple(dict.fromkeys(unasked)), untried=tuple(late)
+    )
 
 
 def _rewrites(subject: AnalysedModel, proving: Proving) -> tuple[list[Finding], list[Finding]]:

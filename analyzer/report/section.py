@@ -27,15 +27,22 @@ class Section:
     Attributes:
         estimate: The estimate.
         findings: Missed optimisations, largest saving first; None if the model was not analysed.
+        untried: What was not tried, in words; empty if every remedy was tried.
     """
 
     estimate: Estimate
     findings: tuple[Finding, ...] | None = None
+    untried: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The model's name."""
         return self.estimate.name
+
+    @property
+    def searched(self) -> bool:
+        """True if there are findings, or if everything was tried in vain: else no finding is no result."""
+        return bool(self.findings) or (self.findings is not None and not self.untried)
 
     @property
     def model(self) -> Decomposition | None:
@@ -142,8 +149,9 @@ class Section:
         return joint_of(self.findings or (), latency_of(self.estimate))
 
     def missed(self) -> Row:
-        """Return the findings, and their joint saving, as a JSON object."""
+        """Return the findings, what was not tried, and the joint saving, as a JSON object."""
         return {
+            "untried": list(self.untried),
             "findings": None if self.findings is None else [finding.record() for finding in self.findings],
             "joint": None if self.joint is None else self.joint.record(),
         }

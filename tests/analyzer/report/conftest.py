@@ -18,6 +18,9 @@ from dlbricks.generator.measurement.ceilings import measure_ceilings
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import find_models
+from lab import lab
+
+__all__ = ["Reported", "finding", "lab", "reported"]
 
 HOSTILE = (
     "<script>window.hit = 1</script>",

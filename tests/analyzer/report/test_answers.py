@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from dlbricks.analyzer.estimation.estimate import estimate
 from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.answers.estimated import estimates_answer
 from dlbricks.analyzer.report.answers.runs import run_answer
@@ -21,7 +22,7 @@ from dlbricks.generator.measurement.run import RunReport
 from dlbricks.generator.measurement.selection import Chosen, Selection, Sources
 from dlbricks.generator.measurement.settings import MeasurementSettings, Order
 from flat import changed, flat_estimate
-from lab import summary_of
+from lab import Lab, summary_of
 
 
 def _sequence(index: int, latency_ms: float, lowest_ms: float, stack: str, variant: str) -> SequenceLatency:
@@ -136,6 +137,19 @@ def test_a_sweep_names_what_is_interpolated_and_shows_no_bound_above_its_estimat
     assert other["best_batch"] is None  # of what is measured, no batch is twice another
     assert "a against batch" in summary
     assert any("75% interpolated" in line for line in summary)
+
+
+def test_layers_that_cannot_be_bricks_are_told_by_their_first_cause(lab: Lab) -> None:
+    chain = "".join(f"s{n} = SequenceInsert(s{n - 1}, x) " for n in range(1, 9))
+    source = lab.source(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        m (float[4,8] x) => (int64 y) {{ r = Relu(x) s0 = SequenceConstruct(r) {chain} y = SequenceLength(s8) }}"""
+    )
+
+    summary = estimates_answer(estimate([source], store=lab.store), explain=True).summary
+
+    assert sum("is a sequence" in line for line in summary) == 2, "in the short answer and in the long one"
+    assert summary.count("  and 9 layers that cannot be bricks because of these") == 2
 
 
 def _beside(name: str, ratio: float | None = 1.09, **changes: object) -> Estimate:
