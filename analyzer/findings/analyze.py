@@ -73,7 +73,7 @@ class ModelFindings:
         findings: Findings with a saving, the largest first: proven, else predicted.
         tried: Findings without a saving when tried, or that could not be tried.
         unasked: Analyses that could not run, and trials without time, each with the reason.
-        untried: The trials that had no time.
+        untried: The analyses and trials that had no time.
         cold_start: Time to load and of the first run; None if it is not stored.
         error: Why the model could not be analysed.
     """
@@ -291,7 +291,7 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
     lacking = _lacking(subject)
     findings: list[Finding] = []
     ideas: list[Finding] = []
-    unasked = []
+    unasked, late = list[str](), list[str]()
     begun, progress = time.monotonic(), how.progress
     for done, analysis in enumerate(ANALYSES):
         if progress is not None:
@@ -299,7 +299,7 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
             label = f"{estimate.name}: {analysis.name.replace('_', ' ')}"
             progress(Progress(Stage.ANALYSE, done, len(ANALYSES), label, elapsed_s))
         if time.monotonic() >= how.until:
-            unasked.append(f"{analysis.name}: {LATE}")
+            late.append(analysis.name)
             continue
         try:
             if not analysis.requires & lacking.keys():
@@ -312,10 +312,11 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
         except Exception as error:  # noqa: BLE001
             # A boundary: an analysis may break on a model that nobody thought of; what the others found stays.
             unasked.append(unforeseen(analysis.name, error, "asked"))
-    unasked += lacking.values()
+    unasked += [f"{name}: {LATE}" for name in late] + [*lacking.values()]
     findings = shown_once(findings)
     if not prove or choice is None:
-        return replace(row, findings=_sorted(findings), unasked=tuple(unasked))
+        return replace(row, findings=_sorted(findings), unasked=tuple(unasked), untried=tuple(late))
+    row = replace(row, untried=tuple(late))
     subject.choice = choice
     return _proven(row, subject, (findings, ideas, unasked), how)
 
@@ -360,7 +361,7 @@ def _proven(
     tried = [finding for finding in (*findings, *new, *vain) if finding not in helps]
     unasked += [f"{name}: {LATE}" for name in late]
     return replace(
-        row, findings=_sorted(helps), tried=tuple(tried), unasked=tuple(dict.fromkeys(unasked)), untried=tuple(late)
+        row, findings=_sorted(helps), tried=tuple(tried), unasked=tuple(unasked), untried=(*row.untried, *late)
     )
 
 

@@ -15,7 +15,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ...errors import UsageError
 from ...tabular import Field, Records, Row, Tabular, finite, flattened
-from .units import counted, cut, duration, half_of, listed, margin, milliseconds, percent, quantity, short, size
+from .units import (
+    counted,
+    cut,
+    duration,
+    half_of,
+    listed,
+    margin,
+    milliseconds,
+    percent,
+    quantity,
+    share_margin,
+    short,
+    size,
+)
 
 if TYPE_CHECKING:
     from ...bricks.graph.control import ControlFlow
@@ -290,8 +303,16 @@ def _written(row: Row, column: Field) -> str:
     text = printable(write(value))
     bounds = None if column.interval is None else finite(_reach(row, column.interval))
     if isinstance(bounds, list) and isinstance(value, int | float) and None not in bounds:
-        text += f" ± {margin(half_of(value, bounds), value)}"
+        text += _within(column, value, bounds)
     return text
+
+
+def _within(column: Field, value: float, bounds: Sequence[float]) -> str:
+    """Write an interval in the unit of its value: half of it, or both ends for a ratio, which lies in no middle."""
+    if column.unit == "ratio":
+        return f" [{', '.join(map('{:.3f}'.format, bounds))}]"
+    half = half_of(value, bounds)
+    return f" ± {share_margin(half) if column.unit == 'share' else margin(half, value)}"
 
 
 def _cell_of(column: Field) -> str:

@@ -83,6 +83,11 @@ def percent(value: float) -> str:
     return f"{value:.0%}"
 
 
+def share_margin(half: float) -> str:
+    """Write half of the interval of a share: ``5%``, or ``0.4%`` if it would be 0."""
+    return percent(half) if half >= 0.0095 or half <= 0 else f"{100 * half:.1g}%"
+
+
 def ratio(value: float) -> str:
     """Write a ratio with two decimals."""
     return f"{value:.2f}"

@@ -121,6 +121,9 @@ def _far(entry: Estimate) -> str:
     figures += f" {milliseconds(entry.latency.ms or 0.0)} ms: the bricks do not explain this model"
     if (entry.truth.ratio or 0.0) > 1:
         return f"{figures}; do not rely on its shares by layer"
+    denormals = (entry.attribution or {}).get("denormals")
+    if denormals is not None and denormals.counted and denormals.ms is not None:
+        return f"{figures}; a trial shows that {milliseconds(denormals.ms)} ms of it are due to denormal numbers"
     prove = shell_command(Task(TaskKind.PROOFS, source=entry.model.source))
     return (
         f"{figures}. They run on generated weights and inputs; its own may be slow, for example by denormal numbers. "

@@ -245,3 +245,19 @@ def test_a_bound_above_the_estimate_is_none() -> None:
     assert answer.table is not None
     assert answer.table[0]["lower_bound_sequential_ms"] is None
     assert answer.summary[0].startswith("m: the sum of its fastest known bricks is 6.00 ms, above the estimate")
+    close = _beside("m", ci95_ms=(4.2, 6.5), lower_bound_sequential_ms=6.0, lower_bound_sequential_ci95_ms=(5.8, 6.2))
+    assert estimates_answer(Estimates((close,))).summary == [], "a difference within the interval has no cause"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "ends", "words"),
+    [(0.01, (0.009, 0.011), "may be slow, for example by denormal numbers. To try that: dlbricks analyze m --prove"),
+     (2.0, (1.7, 2.3), "do not rely on its shares by layer"), (0.6, (0.5, 0.7), "")],
+)  # fmt: skip
+def test_an_estimate_far_from_its_model_is_told_in_words(ratio: float, ends: tuple[float, float], words: str) -> None:
+    entry = _beside("m", ratio, ratio_ci95=ends, measured_ms=227.0, estimate_ms=227 * ratio)
+
+    text = "\n".join(estimates_answer(Estimates((entry,))).summary)
+
+    assert words in text
+    assert ("m: measured 227 ms" in text) == bool(words), "0.7 is not far: no error of composing is excluded"

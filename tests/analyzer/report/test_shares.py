@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from dlbricks.analyzer.report.shares import UNMEASURED, operator_times, whole_ms
+from dlbricks.analyzer.report.shares import BEYOND, UNMEASURED, operator_times, whole_ms
 from dlbricks.constructor.result import Estimate, Missing, SequenceLatency
-from flat import flat_estimate
+from flat import changed, flat_estimate
 
 
 def _entry(*latencies_ms: float | None, measured_ms: float | None = None, skipped: int = 0) -> Estimate:
@@ -43,6 +43,15 @@ def test_without_a_measured_latency_a_part_has_no_share() -> None:
 
     assert (conv.ms, conv.share) == (2.0, None)
     assert (rest.name, rest.count, rest.ms, rest.share) == (UNMEASURED, 1, None, None)
+
+
+def test_what_is_not_in_the_bricks_of_a_slow_model_is_a_row() -> None:
+    entry = changed(_entry(1.0, 1.0, measured_ms=200.0), ratio=0.01, ratio_ci95=(0.009, 0.011))
+
+    *operators, rest = operator_times(entry)
+
+    assert [operator.share for operator in operators] == [1 / 200, 1 / 200]
+    assert (rest.name, rest.count, rest.share) == (BEYOND, 0, 198 / 200)
 
 
 def test_bricks_longer_than_the_model_leave_no_negative_rest() -> None:

@@ -131,6 +131,19 @@ def test_a_name_cannot_write_into_a_page() -> None:
     assert rest == ["````text", "```", r"a|b<img src=x>`[c](d)\n# e: skipped", "````"]
 
 
+@pytest.mark.parametrize(
+    ("unit", "value", "interval", "text"),
+    [("share", 0.13, (0.081, 0.179), "13% ± 5%"), ("share", 0.13, (0.127, 0.133), "13% ± 0.3%"),
+     ("ratio", 0.488, (0.2, 1.07), "0.488 [0.200, 1.070]"), ("ms", 12.34, (12.2, 12.48), "12.3 ± 0.1")],
+)  # fmt: skip
+def test_a_value_and_its_interval_have_one_unit(
+    unit: str, value: float, interval: tuple[float, float], text: str
+) -> None:
+    answer = Answer([{"v": value, "ci": interval}], columns=[Field("v", "v", unit, interval="ci")])
+
+    assert render(answer).splitlines()[-1] == text
+
+
 def test_what_does_not_fit_is_wrapped_and_spare_columns_are_left_out() -> None:
     rows = [{"key": "k" * 12, "ms": 1.5, "ci": (1.25, 1.75), "reason": "it is too large for this machine " * 5}]
     columns = [
