@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import click
 
-from ..analyzer.report.tables import MOST, WIDTH, Answer, Format, only_errors, printable, render
+from ..analyzer.report.tables import MOST, Answer, Format, only_errors, printable, render
 from ..analyzer.report.units import duration
 
 if TYPE_CHECKING:
@@ -133,9 +133,9 @@ def standing(judged: Sequence[Judgement]) -> dict[str, bool]:
     return {"crossed": "crossed" in standings, "undecided": "cannot tell" in standings}
 
 
-def _width() -> int:
-    """Return the width of the terminal, or a default that fits most windows."""
-    return shutil.get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() else WIDTH
+def _width() -> int | None:
+    """Return the width of the terminal; None if the output goes elsewhere, where nothing is to be cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def note(text: str) -> None:

@@ -10,7 +10,7 @@ from ...tabular import Field, fields, record_of
 from ..estimation.estimates import forms_of, rate_record
 from ..shell import why_unbounded
 from .shares import whole_ms
-from .tables import FORM, MOST, Answer, form_cells, table_lines, unlisted
+from .tables import FORM, MOST, Answer, Line, form_cells, table_lines, unlisted
 from .units import counted, duration, milliseconds, percent, quantity, ratio
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _interval(rate: Rate) -> str:
     return f"{quantity(low / _GIGA)} … {quantity(high / _GIGA)}"
 
 
-def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
+def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[Line]:
     """Return the bricks of an estimate under the roofline, most time first; ``most`` None: all bricks."""
     if entry.roofline.bricks is None:
         return [f"{entry.name}: no layers, since {entry.error or why_unbounded(entry)}"]
@@ -130,7 +130,7 @@ def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
         *bounds,
         FORM,
     ]
-    lines = [f"{entry.name}: layers, {_headline(entry)}", *table_lines(rows, columns)]
+    lines: list[Line] = [f"{entry.name}: layers, {_headline(entry)}", *table_lines(rows, columns)]
     lines += unlisted(entry.roofline.bricks.layers, most)
     faster = [row for row in entry.roofline.bricks.layers if row.headroom is not None and row.headroom < 1]
     notes = dict.fromkeys(row.note for row in faster)

@@ -108,7 +108,7 @@ class Section:
 
     @property
     def proven(self) -> list[tuple[int, Finding]]:
-        """The findings that a trial proved, with their places among all findings."""
+        """The findings that a trial proved, with their places in the order of ``groups``."""
         return [
             (number, finding)
             for number, finding in self._numbered()
@@ -141,7 +141,8 @@ class Section:
         )
 
     def _numbered(self) -> Iterator[tuple[int, Finding]]:
-        return enumerate(self.findings or (), 1)
+        """Yield the findings in the order in which they are shown, with their places."""
+        return enumerate(sorted(self.findings or (), key=_group_of), 1)
 
     @property
     def joint(self) -> Joint | None:
@@ -155,6 +156,13 @@ class Section:
             "findings": None if self.findings is None else [finding.record() for finding in self.findings],
             "joint": None if self.joint is None else self.joint.record(),
         }
+
+
+def _group_of(finding: Finding) -> int:
+    """Return the place of a finding's group: proven, predicted, a limit only, tried in vain."""
+    if finding.proof is not None:
+        return 3 if finding.unproven else 0
+    return 2 if finding.at_most else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,14 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def shortened(text: str, most: int) -> str:
+    """Shorten a name in the middle: its beginning and its end tell it from others."""
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"
+
+
 def said_of_batch(row: Mapping[str, Any]) -> str:
     """Write the best batch of a sweep; empty if it is unknown."""
     best, more = row["best_batch"], row["doubling_gains"]

@@ -13,7 +13,7 @@ from ...comparison.gate import FIELDS
 from ...history.changes import MEAN, UNDISTURBED
 from ...limits import Figure
 from ...shell import shell_command
-from ..tables import FORM, MOST, Answer, at_most, form_cells, table_lines, unlisted
+from ..tables import FORM, MOST, Answer, Line, at_most, form_cells, indented, table_lines, unlisted
 from ..units import counted, milliseconds, ratio_within
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
         most: Number of listed bricks; None: all.
     """
     base = comparison.base
-    summary: list[str] = []
+    summary: list[Line] = []
     if len(comparison.sides) > 1:
         effect = f"SAME is within {comparison.minimum_effect:.3g} of it, either way"
         summary.append(f"base: {base or 'the fastest side of each model'}; {effect}")
@@ -180,7 +180,7 @@ def _remarks(row: ModelComparison) -> list[str]:
     return lines
 
 
-def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
+def _by_layer(row: ModelComparison, most: int | None) -> list[Line]:
     """Every brick, the largest difference first."""
     what = f"by brick, and what {row.base} would gain if it ran the brick as fast (below zero: it is faster already)"
     rows = [
@@ -200,7 +200,7 @@ def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
         Field("verdict"),
         FORM,
     ]
-    lines = [f"{row.name}, {row.other}: {what}", *table_lines(rows, columns), *unlisted(row.layers, most)]
+    lines: list[Line] = [f"{row.name}, {row.other}: {what}", *table_lines(rows, columns), *unlisted(row.layers, most)]
     lines += [
         f"  not compared: {absent.occurrences} x {'+'.join(absent.operators)} "
         f"({' and '.join(absent.sides)}: {absent.reason})"
@@ -238,9 +238,9 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
         {**record, "place": report.place_of(row), "last": _last(row.changes), "count": len(row.changes)}
         for row, record in zip(report.rows, records.results, strict=True)
     ]
-    summary: list[str] = []
+    summary: list[Line] = []
     for row in report.rows:
-        lines = _history_remarks(row, report, most)
+        lines: list[Line] = _history_remarks(row, report, most)
         if runs and row.points:
             lines += [*([""] if lines else []), *_by_run(row, report, most)]
         summary += [*([""] if summary and lines else []), *lines]
@@ -275,11 +275,11 @@ def _mark(change: Change) -> str:
     return f"{change.verdict} x {change.levels.difference.ratio:.3f}"
 
 
-def _history_remarks(row: ModelHistory, report: History, most: int | None) -> list[str]:
+def _history_remarks(row: ModelHistory, report: History, most: int | None) -> list[Line]:
     where = _named(row, report)
     if row.error is not None:
         return [f"{row.name}: {row.error}"]
-    lines = [f"{where}: {row.reason}"] if row.reason else []
+    lines: list[Line] = [f"{where}: {row.reason}"] if row.reason else []
     loud = sum(point.quiet == 0 for point in row.points) if row.basis == UNDISTURBED else 0
     if loud:
         lines.append(
@@ -291,12 +291,11 @@ def _history_remarks(row: ModelHistory, report: History, most: int | None) -> li
             f"{counted(change.runs_before, 'run')} before, {change.runs_after} after"
         )
         lines.append(f"  {change.cause}: {change.reason}")
-        lines += [f"  {line}" for line in _confirmation(change, most)]
-        lines += [f"  {line}" for line in _to_blame(change, most)]
+        lines += indented([*_confirmation(change, most), *_to_blame(change, most)])
     return lines
 
 
-def _confirmation(change: Change, most: int | None) -> list[str]:
+def _confirmation(change: Change, most: int | None) -> list[Line]:
     """Return the result of the repeated measurement in both environments."""
     confirmation = change.confirmation
     if confirmation is None:
@@ -307,7 +306,10 @@ def _confirmation(change: Change, most: int | None) -> list[str]:
     versions = ", ".join(
         f"{name} {(confirmation.old or {}).get(name)} → {(confirmation.new or {}).get(name)}" for name in names
     )
-    lines = [f"{confirmation.standing}: {confirmation.reason}", f"{_moved(confirmation.levels)} ({versions})"]
+    lines: list[Line] = [
+        f"{confirmation.standing}: {confirmation.reason}",
+        f"{_moved(confirmation.levels)} ({versions})",
+    ]
     if confirmation.bricks:
         lines += _table_of(
             confirmation.bricks,
@@ -318,7 +320,7 @@ def _confirmation(change: Change, most: int | None) -> list[str]:
     return lines
 
 
-def _to_blame(change: Change, most: int | None) -> list[str]:
+def _to_blame(change: Change, most: int | None) -> list[Line]:
     """Yield the bricks with the largest changes, and the share that they explain."""
     if not change.bricks:
         return ["no brick is measured on both sides"]
@@ -327,7 +329,7 @@ def _to_blame(change: Change, most: int | None) -> list[str]:
     return _table_of(change.bricks, total, shown, "", change.bricks_missing)
 
 
-def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how: str, missing: int = 0) -> list[str]:
+def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how: str, missing: int = 0) -> list[Line]:
     """Write the part of a change that bricks explain, together and for each; together only if ``most`` is 0."""
     shown = bricks if most is None else bricks[:_TO_BLAME]
     whole = sum(brick.contribution_ms for brick in bricks)
@@ -354,7 +356,7 @@ def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how
     return [f"{together}; to blame:", *table_lines(rows, columns)]
 
 
-def _by_run(row: ModelHistory, report: History, most: int | None) -> list[str]:
+def _by_run(row: ModelHistory, report: History, most: int | None) -> list[Line]:
     """Return the runs, the newest last, with the differences between successive runs."""
     marks = {change.first.run: _mark(change) for change in row.changes}
     before = [None, *row.points[:-1]]

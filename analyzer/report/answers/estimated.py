@@ -18,6 +18,7 @@ from ..shares import operator_times
 from ..tables import (
     MOST,
     Answer,
+    Line,
     at_most,
     control_lines,
     dimension_lines,
@@ -157,7 +158,7 @@ def estimates_answer(
         most: Number of listed layers; None: all.
     """
     records = estimates.records(explain=explain, layers=layers)
-    summary = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates.rows)]
+    summary: list[Line] = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates.rows)]
     summary += dimension_lines((entry.name, entry.model.bound) for entry in estimates)
     summary += sweep_lines(estimates.rows)
     summary += control_lines(
@@ -276,11 +277,11 @@ def _read_between(entry: Estimate, interpolation: Interpolation) -> str:
     )
 
 
-def _explained(entry: Estimate, most: int | None) -> list[str]:
+def _explained(entry: Estimate, most: int | None) -> list[Line]:
     """Return causes, time by operator, and critical path of an estimate as lines."""
     times = operator_times(entry)
     listed_times = [*times[:_OPERATORS], *(time for time in times[_OPERATORS:] if not time.measured)]
-    lines = [*written(entry), *_rivals(entry)]
+    lines: list[Line] = [*written(entry), *_rivals(entry)]
     if times:
         lines.append(f"{entry.name}: time by operator")
         lines += [
@@ -333,7 +334,7 @@ def _unknown(entry: Estimate) -> list[str]:
     return [*at_most(lines, _OPERATORS), *rest]
 
 
-def _path(parts: Sequence[SequenceLatency]) -> list[str]:
+def _path(parts: Sequence[SequenceLatency]) -> list[Line]:
     """Sequences, one per row."""
     rows = [
         {"latency_ms": part.latency_ms, "ci95_ms": part.ci95_ms, **form_cells(part.op_types, part.names, part.form)}
@@ -346,9 +347,9 @@ def _path(parts: Sequence[SequenceLatency]) -> list[str]:
 # One model at several sizes.
 
 
-def sweep_lines(estimates: Sequence[Estimate]) -> list[str]:
+def sweep_lines(estimates: Sequence[Estimate]) -> list[Line]:
     """Return a table of latency, throughput and lower bound for each sweep, and the best batch."""
-    lines: list[str] = []
+    lines: list[Line] = []
     for row in (model_sweep.record() for model_sweep in swept(estimates)):
         unit = "inputs/s" if row["dimension"] == BATCH else "executions/s"
         columns = [

@@ -374,7 +374,7 @@ def _undisturbed(ms: float, share: float | None) -> str:
     """Write the undisturbed latency, and the share of undisturbed visits."""
     if share is None or share < _FEW:
         return f"fast visits {milliseconds(ms)} ms; too few visits were undisturbed"
-    return f"undisturbed {milliseconds(ms)} ms, {percent(share)} of the visits"
+    return f"undisturbed {milliseconds(ms)} ms, {percent(share)} of the model's visits"
 
 
 def _quietness(section: Section) -> tuple[str, str]:
@@ -387,7 +387,7 @@ def _quietness(section: Section) -> tuple[str, str]:
     else:
         text = "quiet" if share >= _QUIET else "undisturbed in part"
     text = "disturbed: " + text if entry.disturbed else text
-    visits = "" if share is None else f"{percent(share)} of the visits were undisturbed"
+    visits = "" if share is None else f"{percent(share)} of the bricks' visits were undisturbed"
     paired = {True: "bricks and model alternated", False: "bricks and model are of different sessions"}
     in_turn = "" if entry.truth.paired is None else paired[entry.truth.paired]
     return text, "; ".join(filter(None, (visits, in_turn)))

@@ -128,7 +128,7 @@ def test_a_sweep_names_what_is_interpolated_and_shows_no_bound_above_its_estimat
 
     (row,) = Estimates(tuple(known)).to_json()["sweeps"]
     (other,) = between.to_json()["sweeps"]
-    summary = estimates_answer(between).summary
+    summary = render(estimates_answer(between)).splitlines()
 
     assert [point["lower_bound_ms"] for point in row["points"]] == [9.0, None, None]
     assert [point["per_s"] for point in row["points"]] == [100.0, 100.0, 100.0]
@@ -224,9 +224,11 @@ def test_only_the_costliest_of_the_critical_path_are_listed() -> None:
     )  # fmt: skip
     entry = _beside("m", sequences=path, path=path)
 
-    some, every = (estimates_answer(Estimates((entry,)), explain=True, most=most).summary for most in (15, None))
+    some, every = (
+        render(estimates_answer(Estimates((entry,)), explain=True, most=most)).splitlines() for most in (15, None)
+    )
 
-    begin = next(i for i, line in enumerate(some) if "critical path" in line)
+    begin = next(i for i, line in enumerate(some) if "m: critical path" in line)
     assert some[begin + 1].split() == ["ms", "±95%", "operators", "layer"]
     assert some[begin + 3].split() == ["19.0", "±", "0.5", "Conv", "n19"]
     assert some[begin + 18] == "and 5 more (--all lists them)"
