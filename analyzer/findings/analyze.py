@@ -32,6 +32,7 @@ from .analysed_model import AnalysedModel, ColdStart, cold_start_in, latency_of
 from .analyses import quantisation, runtime_settings, slow_kernels, trials
 from .finding import BRICKS, LATENCY, Analysis, Finding, Joint, joint_of, with_tried_interval
 from .improve import rewrite_findings
+from .kept_findings import kept_findings
 from .proof import LATE, Proving, Workbench
 
 # The analyses, in the order in which they are asked.
@@ -314,6 +315,9 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
             unasked.append(unforeseen(analysis.name, error, "asked"))
     unasked += [f"{name}: {LATE}" for name in late] + [*lacking.values()]
     findings = shown_once(findings)
+    if not prove and estimate.truth.measurement is not None:
+        proven = kept_findings(estimate.truth.measurement, proven=True)  # a report or an earlier call tried them
+        findings = findings if proven is None else [one for one in proven if share_of(one) >= how.minimum_share]
     if not prove or choice is None:
         return replace(row, findings=_sorted(findings), unasked=tuple(unasked), untried=tuple(late))
     row = replace(row, untried=tuple(late))
@@ -349,7 +353,9 @@ def _proven(
             late += ["rewrites"] if time.monotonic() >= how.until else []
             rewrites, vain = _rewrites(subject, how)
             findings = workbench.prove(_sorted(findings))
-            new += workbench.attempt(rest, least=how.minimum_share)
+            kinds = {finding.kind for finding in rewrites}
+            new = [finding for finding in new if finding.kind not in kinds]
+            new += workbench.attempt([idea for idea in rest if idea.kind not in kinds], least=how.minimum_share)
             late += [finding.kind for finding in (*findings, *new) if finding.unproven == LATE]
             new = [finding for finding in new if finding.unproven != LATE]
     except MachineBusy:

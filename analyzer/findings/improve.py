@@ -534,7 +534,7 @@ def rewrite_findings(
     source: ModelSource, latency_ms: float | None, *, threads: int, budget_s: float, write: Path | None,
     progress: ProgressCallback | None = None,
 ) -> tuple[list[Finding], list[Finding]]:  # fmt: skip
-    """Improve a model; return its proven rewrites as findings, and the rewrites without a proven saving.
+    """Improve a model as ``improve``; return its proven changes as findings, and those without a proven saving.
 
     Args:
         source: The model.
@@ -548,7 +548,7 @@ def rewrite_findings(
         DlbricksError: As ``improve``.
     """
     target = None if write is None else write / f"{_WORDS.sub('_', source.name)}-improved.onnx"
-    improvement = improve(source, target, budget_s=budget_s, threads=threads, settings=False, progress=progress)
+    improvement = improve(source, target, budget_s=budget_s, threads=threads, progress=progress)
     whole = None if improvement.proof is None else (improvement.proof.saving, *improvement.proof.ci95)
     latency = latency_ms or (math.nan if improvement.proof is None else improvement.proof.before_ms)
     code = shlex.join(["dlbricks", "improve", *model_words(source), "-o", "improved.onnx"])
@@ -562,9 +562,13 @@ def rewrite_findings(
             (seen.ci95[0] * seen.before_ms, seen.ci95[1] * seen.before_ms), improvement.largest_error,
             None if improvement.path is None else str(improvement.path), whole if proven else None,
         )  # fmt: skip
+        title, remedy = f"{what}, {change.places} x", Remedy("improve", "Use the improved file.", {}, code)
+        if change.reason == "setting":
+            engine, title = "denormals" if what == _DENORMALS else "options", what
+            remedy = Remedy("session_option", f"Set {what} in your program.", *SETTINGS[what])
         return Finding(
             kind=engine,
-            title=f"{what}, {change.places} x",
+            title=title,
             layers=change.layers,
             current_ms=latency,
             achievable_ms=latency - saving,
@@ -573,7 +577,7 @@ def rewrite_findings(
             share=seen.saving,
             evidence=(change.note,) if change.note else (),
             keys=(),
-            remedy=Remedy("improve", "Use the improved file.", {}, code),
+            remedy=remedy,
             proof=proof,
             unproven=None if proven else "tried: no saving is proven",
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
+from dlbricks.analyzer.findings.analyze import analyze
 from dlbricks.analyzer.findings.kept_findings import kept_findings
 from dlbricks.analyzer.report.answers.summary import report_answer
 from dlbricks.analyzer.reporting import report
@@ -63,7 +64,9 @@ def test_what_was_found_and_tried_is_kept_with_the_measurement(branches: Path, h
         tried = report(models, store=store, first=begun.append).sections[0]
         assert kept_findings(untried.truth, proven=True) == tried.findings
         stored = report(models, store=store, measure=False).sections[0]
+        (row,) = analyze(models, store=store).rows
 
+    assert row.findings == tried.findings, "an analysis shows what a report has proven"
     ((guessed,),) = begun  # before anything was measured, and not again
     assert guessed.parts.predicted or guessed.parts.prediction_reason
     assert stored.truth == tried.truth == untried.truth

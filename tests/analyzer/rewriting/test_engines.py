@@ -96,7 +96,8 @@ CASES = {
         "{y = MatMul(x, v) z = MatMul(x, w)}"), {"v": random(64, 64), "w": random(64, 16)},
     ),
     "one of several transposed convolutions": (
-        "unused", "parts that no output needs", ("(float[4,8,64] x) => (float[1,2,130] y) <int64[1] b = {1}, int64[1] e = {2},"
+        "unused", "parts that no output needs",
+        ("(float[4,8,64] x) => (float[1,2,130] y) <int64[1] b = {1}, int64[1] e = {2},"
         "int64[1] a = {0}>{r = Relu(x) c = ConvTranspose<strides=[2]>(r, w) y = Slice(c, b, e, a)}"),
         {"w": random(8, 2, 4)},
     ),
