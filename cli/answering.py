@@ -11,7 +11,7 @@ import click
 
 from ..errors import BackendError, ModelError, UsageError, WorkerError
 from . import options as shared
-from .console import answer, is_quiet, judgements, most_rows, note, standing, watched, with_limits
+from .console import answer, is_quiet, judgements, most_rows, note, show_and_raise, standing, watched, with_limits
 from .models import (
     NATURAL,
     NEW_FILE,
@@ -107,7 +107,9 @@ def report(
 
         annotate(result.sections, annotated)
     judged = judgements(limits, report_figures(result) if limits else {})
-    answer(with_limits(report_answer(result), judged), complete=result.complete, **standing(judged))
+    written = with_limits(report_answer(result), judged)
+    show_and_raise(written, result.interrupted)
+    answer(written, complete=result.complete, **standing(judged))
 
 
 def take_setup(options: dict[str, Any], *, stored: bool) -> Setup:
@@ -289,4 +291,5 @@ def improve(*, out: Path | None, **options: Any) -> None:
         if assumed := assumed_dimensions(source):
             raise ModelError(f"{source.name} does not run with {assumed} ({error.message})") from error
         raise
+    show_and_raise(improve_answer(improvement), improvement.interrupted)
     answer(improve_answer(improvement), complete=improvement.complete)

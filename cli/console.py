@@ -92,6 +92,13 @@ def watched() -> Reporter:
     return Reporter(quiet=is_quiet())
 
 
+def show_and_raise(result: Answer, interrupted: KeyboardInterrupt | None) -> None:
+    """Write what was known before an interruption, and raise it again; nothing if there was none."""
+    if interrupted is not None:
+        click.echo(render(result, _option("form"), width=_width()), nl=False)
+        raise interrupted
+
+
 def answer(result: Answer, *, complete: bool = True, crossed: bool = False, undecided: bool = False) -> None:
     """Write a command's answer to stdout; if every result is an error, write the errors to stderr.
 

@@ -159,6 +159,7 @@ class Improvement(Tabular):
         proving_s: Seconds of these for the proofs that rewrites hold for every input.
         copies: Outputs that are copies of inputs. The file keeps them, since callers read them.
         copies_proof: Saving of a file without them; None if they are small or the time was up.
+        interrupted: What interrupted the proof; the rewrites that were found are unproven then. None if it ended.
     """
 
     ANSWER = "report.answers.findings.improve_answer"
@@ -183,6 +184,7 @@ class Improvement(Tabular):
     proving_s: float
     copies: tuple[CopiedOutput, ...] = ()
     copies_proof: Proven | None = None
+    interrupted: KeyboardInterrupt | None = None
 
     @property
     def rows(self) -> tuple[Improvement, ...]:
@@ -297,7 +299,13 @@ def improve(
         with Searching(replace(request, denormal_as_zero=_DENORMALS in chosen, budget_s=search_s)) as search:
             with machine_lock():
                 result = search.find()
-            outcome, copies_proof = _proven(result, bench, search, chosen), bench.shorter()
+            interrupted: KeyboardInterrupt | None = None
+            copies_proof: Proven | None = None
+            try:
+                outcome, copies_proof = _proven(result, bench, search, chosen), bench.shorter()
+            except KeyboardInterrupt as error:
+                interrupted = error
+                outcome = _Outcome(unproven=tuple(_changed(step, None) for step in result.steps))
         path = None
         if outcome.model is not None and output is not None:
             path = _written(outcome.model, output)
@@ -306,7 +314,7 @@ def improve(
         _rest(source, output, budget_s, threads, data) if result.untried else "",
         max((step.error for step in result.steps), default=0.0), result.noise, result.tolerance, result.dynamic,
         result.shapes, result.hostile, len(data), number, time.monotonic() - begun, result.proving_s,
-        result.copies, copies_proof,
+        result.copies, copies_proof, interrupted,
     )  # fmt: skip
 
 

@@ -35,6 +35,8 @@ def report_answer(result: Report) -> Answer:
         summary.append(f"{len(result.sections) - _SHORT} more models: see the page, or --json")
     if result.page is not None:
         summary.append(f"Page: {result.page}")
+    if result.interrupted is not None:
+        summary.append("Interrupted: this is what is known so far; the same command goes on from here.")
     return Answer.of(result.records(), short.columns, summary, short.table)
 
 
