@@ -112,6 +112,7 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> Row:
         "headline": headline(section, rows),
         "colours": _colours([section]),
         "operators": [*_listed(ranked)],
+        "denormals": _counted_ms(section.estimate, "denormals"),
         "rest": next((operator for operator in ranked if not operator.measured), None),
         "place": place_of(section),
         "figures": figures_of(section),
@@ -159,6 +160,12 @@ def _colours(sections: Sequence[Section]) -> dict[str, int]:
             totals[operator.name] = totals.get(operator.name, 0.0) + (operator.ms or 0.0) / known_ms
     ranked = sorted(totals, key=lambda name: -totals[name])
     return {clipped(name): number for number, name in enumerate(ranked[:_COLOURS])}
+
+
+def _counted_ms(entry: Estimate, name: str) -> float | None:
+    """Return the size of a cause in ms; None if it is unknown or not counted."""
+    term = (entry.attribution or {}).get(name)
+    return term.ms if term is not None and term.counted else None
 
 
 def _unexplained(entry: Estimate) -> Term | None:
