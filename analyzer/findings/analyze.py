@@ -40,6 +40,8 @@ from .proof import LATE, Proving, Workbench
 
 ANALYSES: tuple[Analysis, ...] = (
     quantisation.ANALYSIS,
+    quantisation.DYNAMIC_CONVOLUTIONS,
+    quantisation.ACCURACY_LEVEL,
     slow_kernels.SLOW_KERNELS,
     slow_kernels.ROOFLINE,
     runtime_settings.DENORMALS,
