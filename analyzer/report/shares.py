@@ -1,4 +1,4 @@
-"""Where the latency of a model goes: its time by operator, as shares of the whole model."""
+"""Time by operator as shares of the whole model."""
 
 from __future__ import annotations
 

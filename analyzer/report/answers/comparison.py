@@ -15,6 +15,7 @@ from ...limits import Figure
 from ...shell import shell_command
 from ..tables import FORM, MOST, Answer, Line, at_most, form_cells, indented, table_lines, unlisted
 from ..units import counted, milliseconds, ratio_within
+from .sides import models_by_sides
 
 if TYPE_CHECKING:
     from ....generator.measurement.alone import Alone
@@ -62,6 +63,7 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
         summary.append(_UNDISTURBED)
     if any(row.pair.apart for row in comparison.rows):
         summary.append(_APART)
+    summary += models_by_sides(comparison)
     if layers:
         for row in comparison.rows:
             if row.layers:
@@ -382,7 +384,11 @@ def _by_run(row: ModelHistory, report: History, most: int | None) -> list[Line]:
         Field("change"),
     ]
     newest = rows if most is None else rows[-most:]
-    return [f"{_named(row, report)}: every run", *table_lines(newest, columns), *unlisted(rows, most)]
+    return [
+        f"{_named(row, report)}: every run, \u00b195% of the run by itself",
+        *table_lines(newest, columns),
+        *unlisted(rows, most),
+    ]
 
 
 def _named(row: ModelHistory, report: History) -> str:
