@@ -36,6 +36,9 @@ _LARGEST_STREAM = 1 << 27
 _CEILINGS_S = 12.0
 """What they take, and what is kept for them of a total time."""
 
+_FOR_TRIALS = 0.25
+"""Share of a total time that is kept for trials of remedies."""
+
 _FEW = 4
 """A total time of less than so many times that goes without ceilings."""
 
@@ -93,11 +96,22 @@ def measure_missing(
     evidence: Evidence,
     plan: MeasuringPlan,
     suite: str | os.PathLike[str] | None,
+    *,
+    trials: bool = False,
 ) -> tuple[GenerateReport | None, RunReport | None]:
-    """Measure models alternately with their bricks; unreadable models are included, so that they get an error."""
+    """Measure models alternately with their bricks; unreadable models are included, so that they get an error.
+
+    Args:
+        models: The models.
+        evidence: What is stored of them.
+        plan: How to measure, and until when.
+        suite: Folder for the bricks; None: a temporary one.
+        trials: Keep a part of the budget for trials of remedies.
+    """
     if not models:
         return None, None
     kept_s = _CEILINGS_S if plan.room and not evidence.ceilings.known else 0.0
+    kept_s += _FOR_TRIALS * (plan.budget_s or 0.0) if trials else 0.0
     with ExitStack() as resources:
         folder = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
         pace: PaceFields = {"visits": plan.visits, "budget_s": plan.left_s(kept_s)}

@@ -10,12 +10,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..bricks.decomposition import Decomposition
+from ..bricks.decomposition import Decomposition, Failed
 from ..constructor.choice import Query
 from ..constructor.construction import construct
 from ..constructor.correction import with_denormals
+from ..constructor.evidence import Evidence
 from ..constructor.result import Estimate
-from ..db import Store
+from ..db import Measurement, Store
 from ..generator.decomposition.decompose import decompose, readable
 from ..models import ModelSource
 from .estimation.estimate import estimate, estimates_between, estimates_in
@@ -32,6 +33,10 @@ from .setups import Setup, choice_here, cut_of, evidence_here, notes_of, set_up,
 
 if TYPE_CHECKING:
     from ..generator.progress import ProgressCallback
+
+
+ALL_REMEDIES = ("every remedy",)
+"""What was not tried of a model that was analysed without proofs."""
 
 
 def report(
@@ -85,27 +90,35 @@ def report(
     how = settled(setup or set_up()) if measure else setup or set_up()
     plan = MeasuringPlan(store, how, visits, budget_s, until, progress)
     generated, measured = None, None
+    interrupted: KeyboardInterrupt | None = None
     if measure:
         decompositions = decompose(models, cut_of(how), progress=progress)
         evidence = evidence_here(decompositions, store, how)
         lacking = missing(decompositions, evidence)
         if first is not None and lacking and plan.room:
             first(_first_answer(readable(lacking), store, how))
-        generated, measured = measure_missing(lacking, evidence, plan, suite)
-        evidence = with_ceilings(evidence_here(decompositions, store, how) if measured else evidence, plan)
+        try:
+            generated, measured = measure_missing(lacking, evidence, plan, suite, trials=prove)
+            evidence = with_ceilings(evidence_here(decompositions, store, how) if measured else evidence, plan)
+        except KeyboardInterrupt as error:
+            interrupted = error
+            evidence = _with_predictions(decompositions, evidence_here(decompositions, store, how), store, how)
         estimates = [*estimate(decompositions, evidence)]
     else:
         estimates = estimates_in(store, models, how, cut_of(how))
     if interpolate:
         query = (stored_here(store, how) if measure else how) or how
         estimates = estimates_between(store, models, query, cut_of(how))
-    sections, unasked = _analysed(estimates, plan, write, prove=measure and prove)
+    if interrupted is None:
+        sections, unasked, interrupted = _analysed(estimates, plan, write, prove=measure and prove)
+    else:
+        sections, unasked = tuple(map(Section, estimates)), ()
     page = None
     if out is not None and any(section.estimate.error is None for section in sections):
         page = Path(out)
         text = render_page(sections, notes=[*notes_of(how), *unasked])
         page.write_text(text, encoding="utf-8", errors="backslashreplace")
-    return Report(sections, how, page, generated, measured, time.monotonic() - begun, unasked)
+    return Report(sections, how, page, generated, measured, time.monotonic() - begun, unasked, interrupted)
 
 
 def _first_answer(models: Sequence[Decomposition], store: Store, how: Setup) -> list[Estimate]:
@@ -116,10 +129,21 @@ def _first_answer(models: Sequence[Decomposition], store: Store, how: Setup) -> 
     return [construct(model, evidence) for model in models]
 
 
+def _with_predictions(
+    models: Sequence[Decomposition | Failed], evidence: Evidence, store: Store, how: Setup
+) -> Evidence:
+    """Return the evidence of models with predictions of their missing bricks."""
+    lacking = readable(missing(models, evidence))
+    choice = choice_here(how)
+    if evidence.choice is None:
+        evidence = evidence_under(choice, readable(models), store, how, cut_of(how))
+    return Gaps(lacking, evidence, learn(store, choice)).filled(evidence)
+
+
 def _analysed(
     estimates: Sequence[Estimate], plan: MeasuringPlan, write: str | os.PathLike[str] | None, *, prove: bool
-) -> tuple[tuple[Section, ...], tuple[str, ...]]:
-    """Return the analysed models, and the reasons for models without an analysis.
+) -> tuple[tuple[Section, ...], tuple[str, ...], KeyboardInterrupt | None]:
+    """Return the analysed models, the reasons for models without an analysis, and what interrupted the analyses.
 
     Args:
         estimates: Estimates of the models.
@@ -127,35 +151,57 @@ def _analysed(
         write: Folder for improved models.
         prove: Whether remedies are tried.
     """
-    sections, unasked = [], []
+    sections, unasked = list[Section](), list[str]()
+    interrupted: KeyboardInterrupt | None = None
     for entry in estimates:
         truth = entry.truth.measurement
-        if truth is None or not entry.complete:
+        if truth is None or not entry.complete or interrupted is not None:
             sections.append(Section(entry))
             continue
-        late = time.monotonic() >= plan.until
-        findings = kept_findings(truth, proven=prove and not late)
-        if findings is None and late:
-            unasked.append(f"{entry.name} was not analysed: the time was up")
-        elif findings is None or (prove and write is not None):
-            from .findings.analyze import analyze  # the findings of most models are kept
+        try:
+            section, reasons = _analysed_model(entry, truth, plan, write, prove=prove)
+        except KeyboardInterrupt as error:
+            interrupted, section, reasons = error, Section(entry), [f"{entry.name} was not analysed: interrupted"]
+        sections.append(section)
+        unasked += reasons
+    return tuple(sections), tuple(unasked), interrupted
 
-            conditions = asdict(replace(truth.conditions, cache=entry.place.cache or ""))
-            (row,) = analyze(
-                [entry if _shows_execution(entry) else entry.model.source],
-                store=plan.store, query=Query(truth.system, truth.stack, **conditions), prove=prove, until=plan.until,
-                write=Path(write) if prove and write is not None else None, progress=plan.progress,
-            ).rows  # fmt: skip
-            if row.error is not None:
-                unasked.append(f"{row.name} was not analysed: {row.error}")
-                findings = None
-            else:
-                findings = row.findings
-                unasked += [f"{row.name}: {reason}" for reason in row.unasked]
-                tried = prove and not row.unasked and time.monotonic() < plan.until
-                keep_findings(truth, findings, proven=tried)
-        sections.append(Section(_with_denormals(entry, findings or ()), findings))
-    return tuple(sections), tuple(unasked)
+
+def _analysed_model(
+    entry: Estimate,
+    truth: Measurement,
+    plan: MeasuringPlan,
+    write: str | os.PathLike[str] | None,
+    *,
+    prove: bool,
+) -> tuple[Section, list[str]]:
+    """Return one analysed model, and what was left out with the reasons."""
+    unasked: list[str] = []
+    untried: tuple[str, ...]
+    late = time.monotonic() >= plan.until
+    findings, untried = kept_findings(truth, proven=True), ()
+    if findings is None and (late or not prove):
+        findings, untried = kept_findings(truth, proven=False), ALL_REMEDIES
+    if findings is None and late:
+        unasked.append(f"{entry.name} was not analysed: the time was up")
+    elif findings is None or (prove and write is not None):
+        from .findings.analyze import analyze  # the findings of most models are kept
+
+        conditions = asdict(replace(truth.conditions, cache=entry.place.cache or ""))
+        (row,) = analyze(
+            [entry if _shows_execution(entry) else entry.model.source],
+            store=plan.store, query=Query(truth.system, truth.stack, **conditions), prove=prove, until=plan.until,
+            write=Path(write) if prove and write is not None else None, progress=plan.progress,
+        ).rows  # fmt: skip
+        if row.error is not None:
+            unasked.append(f"{row.name} was not analysed: {row.error}")
+            findings = None
+        else:
+            findings, untried = row.findings, row.untried if prove else ALL_REMEDIES
+            unasked += [f"{row.name}: {reason}" for reason in row.unasked]
+            tried = prove and not row.unasked and time.monotonic() < plan.until
+            keep_findings(truth, findings, proven=tried)
+    return Section(_with_denormals(entry, findings or ()), findings, untried), unasked
 
 
 def _with_denormals(entry: Estimate, findings: Sequence[Finding]) -> Estimate:

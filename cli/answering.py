@@ -11,7 +11,7 @@ import click
 
 from ..errors import BackendError, ModelError, UsageError, WorkerError
 from . import options as shared
-from .console import answer, is_quiet, judgements, most_rows, note, standing, watched, with_limits
+from .console import answer, is_quiet, judgements, most_rows, note, show_and_raise, standing, watched, with_limits
 from .models import (
     NATURAL,
     NEW_FILE,
@@ -26,6 +26,7 @@ from .models import (
     lengths,
     limits_option,
     model_arguments,
+    open_stored,
     option,
     saving,
     seconds,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ..analyzer.setups import Setup
     from ..constructor.result import Estimate
     from ..db import Store
+    from ..models import ModelSource
 
 
 @click.command()
@@ -89,7 +91,7 @@ def report(
     setup = take_setup(options, stored=stored)
     if setup.picked and not is_quiet():
         note(f"picked: {' '.join(setup.picked)}")
-    with open_store(database, stored=stored) as store, watched() as progress:
+    with open_store(database, sources, stored=stored) as store, watched() as progress:
         result = write_report(
             sources, store=store, out=out, setup=setup, measure=not stored, prove=not no_prove, progress=progress,
             first=None if is_quiet() else show_first,
@@ -105,7 +107,9 @@ def report(
 
         annotate(result.sections, annotated)
     judged = judgements(limits, report_figures(result) if limits else {})
-    answer(with_limits(report_answer(result), judged), complete=result.complete, **standing(judged))
+    written = with_limits(report_answer(result), judged)
+    show_and_raise(written, result.interrupted)
+    answer(written, complete=result.complete, **standing(judged))
 
 
 def take_setup(options: dict[str, Any], *, stored: bool) -> Setup:
@@ -122,12 +126,11 @@ def take_setup(options: dict[str, Any], *, stored: bool) -> Setup:
     return set_up(**how)
 
 
-def open_store(database: str, *, stored: bool) -> AbstractContextManager[Store]:
+def open_store(database: str, sources: Sequence[ModelSource], *, stored: bool) -> AbstractContextManager[Store]:
     """Open the database, read-only if the command only reads."""
-    from ..db import Store
     from ..db.merging import open_for_results
 
-    return Store.open(database, read_only=True) if stored else open_for_results(database)
+    return open_stored(database, sources) if stored else open_for_results(database)
 
 
 @click.command()
@@ -154,7 +157,7 @@ def predict(*, target: float, budget_s: float | None, stored: bool, database: st
     setup = take_setup(options, stored=stored)
     # Without a database the bricks that ship with the package answer: --no-measure then needs no file and makes none.
     absent = stored and not DatabasePlace.of(database).inspect()
-    opened = open_store("sqlite://" if absent else database, stored=stored and not absent)
+    opened = open_store("sqlite://" if absent else database, sources, stored=stored and not absent)
     with opened as store, watched() as progress:
         predictions = predict_models(
             sources, store=store, setup=setup, target=target, budget_s=budget_s or 10.0, measure=not stored,
@@ -216,7 +219,7 @@ def tokens(
             f"{several} has one value here; --prompt and --new vary the lengths", param_hint="--dim"
         )
     prompt, step = pair(models, {name: size for name, (size,) in dims})
-    with open_store(database, stored=stored) as store, watched() as progress:
+    with open_store(database, (prompt, step), stored=stored) as store, watched() as progress:
         setup = take_setup(options, stored=stored)
         speed = time_tokens(
             prompt, step, store=store, lengths=lengths or (), setup=setup, measure=not stored, progress=progress,
@@ -249,10 +252,10 @@ def analyze(*, fail_on: float | None, database: str, **options: Any) -> None:
     """
     from ..analyzer.findings.analyze import analyze as analyze_models
     from ..analyzer.report.answers.findings import analyze_answer
-    from ..db import Store
 
-    with Store.open(database, read_only=True) as store, watched() as progress:
-        report = analyze_models(take_models(options), store=store, progress=progress, **options)
+    sources = take_models(options)
+    with open_stored(database, sources) as store, watched() as progress:
+        report = analyze_models(sources, store=store, progress=progress, **options)
     crossed = fail_on is not None and any(row.largest_share > fail_on for row in report.rows)
     answer(analyze_answer(report, most=most_rows()), complete=report.complete, crossed=crossed)
 
@@ -288,4 +291,5 @@ def improve(*, out: Path | None, **options: Any) -> None:
         if assumed := assumed_dimensions(source):
             raise ModelError(f"{source.name} does not run with {assumed} ({error.message})") from error
         raise
+    show_and_raise(improve_answer(improvement), improvement.interrupted)
     answer(improve_answer(improvement), complete=improvement.complete)

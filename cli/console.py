@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import click
 
-from ..analyzer.report.tables import MOST, WIDTH, Answer, Format, only_errors, printable, render
+from ..analyzer.report.tables import MOST, Answer, Format, only_errors, printable, render
 from ..analyzer.report.units import duration
 
 if TYPE_CHECKING:
@@ -92,6 +92,13 @@ def watched() -> Reporter:
     return Reporter(quiet=is_quiet())
 
 
+def show_and_raise(result: Answer, interrupted: KeyboardInterrupt | None) -> None:
+    """Write what was known before an interruption, and raise it again; nothing if there was none."""
+    if interrupted is not None:
+        click.echo(render(result, _option("form"), width=_width()), nl=False)
+        raise interrupted
+
+
 def answer(result: Answer, *, complete: bool = True, crossed: bool = False, undecided: bool = False) -> None:
     """Write a command's answer to stdout; if every result is an error, write the errors to stderr.
 
@@ -133,9 +140,9 @@ def standing(judged: Sequence[Judgement]) -> dict[str, bool]:
     return {"crossed": "crossed" in standings, "undecided": "cannot tell" in standings}
 
 
-def _width() -> int:
-    """Return the width of the terminal, or a default that fits most windows."""
-    return shutil.get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() else WIDTH
+def _width() -> int | None:
+    """Return the width of the terminal; None if the output goes elsewhere, where nothing is to be cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def note(text: str) -> None:

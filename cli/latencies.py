@@ -27,6 +27,7 @@ from .models import (
     limit_of,
     model_arguments,
     moment,
+    open_stored,
     option,
     seconds,
     take_models,
@@ -144,14 +145,13 @@ def estimate(
     from ..analyzer.estimation.estimate import estimate as estimate_models
     from ..analyzer.estimation.estimate import estimate_between
     from ..analyzer.report.answers.estimated import estimates_answer
-    from ..db import Store
 
     predict = options.pop("predict")
     if interpolate and predict:
         raise UsageError("--interpolate and --predict fill the same gaps", remedy="leave one out")
     estimated = estimate_between if interpolate else partial(estimate_models, predict=predict)
     sources = take_models(options)
-    with Store.open(database, read_only=True) as store:
+    with open_stored(database, sources) as store:
         estimates = each_estimated(
             threads or (), lambda number: estimated(sources, store=store, threads=number, **options)
         )
@@ -179,10 +179,10 @@ def kernels(*, database: str, **options: Any) -> None:
     """
     from ..analyzer.kernels import kernels as find_kernels
     from ..analyzer.report.answers.bricks import kernels_answer
-    from ..db import Store
 
-    with Store.open(database, read_only=True) as store:
-        executed_kernels = find_kernels(take_models(options), store=store, **options)
+    sources = take_models(options)
+    with open_stored(database, sources) as store:
+        executed_kernels = find_kernels(sources, store=store, **options)
     answer(kernels_answer(executed_kernels, most=most_rows()), complete=executed_kernels.complete)
 
 
@@ -297,10 +297,10 @@ def compare(
                          remedy="use 'measure --fail-on', or give two files")  # fmt: skip
     from ..analyzer.comparison.compare import compare as compare_stored
     from ..analyzer.report.answers.comparison import comparison_answer
-    from ..db import Store
 
-    with Store.open(database, read_only=True) as store:
-        comparison = compare_stored(take_models(options), store=store, by=by or "combination", **options)
+    sources = take_models(options)
+    with open_stored(database, sources) as store:
+        comparison = compare_stored(sources, store=store, by=by or "combination", **options)
     draw(comparison, plot)
     crossed = any(str(row.verdict).lower() in fail_on for row in comparison.rows)
     result = comparison_answer(comparison, layers=layers, most=most_rows())
@@ -449,10 +449,9 @@ def history(
     """
     from ..analyzer.history.history import history as find_history
     from ..analyzer.report.answers.comparison import history_answer
-    from ..db import Store
 
     sources = take_models(options)
-    with Store.open(database, read_only=True) as store:
+    with open_stored(database, sources) as store:
         timeline = find_history(sources, store=store, **options)
     if environments is not None:
         from ..analyzer.history.confirm import confirm
@@ -480,8 +479,8 @@ def advise(*, layers: bool, database: str, **options: Any) -> None:
     """
     from ..analyzer.advice import advise as advise_on
     from ..analyzer.report.answers.comparison import advice_answer
-    from ..db import Store
 
-    with Store.open(database, read_only=True) as store:
-        advice = advise_on(take_models(options), store=store, **options)
+    sources = take_models(options)
+    with open_stored(database, sources) as store:
+        advice = advise_on(sources, store=store, **options)
     answer(advice_answer(advice, layers=layers, most=most_rows()), complete=advice.complete)

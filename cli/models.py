@@ -20,6 +20,7 @@ from .console import Command, note
 if TYPE_CHECKING:
     from ..analyzer.limits import Limit
     from ..bricks.suite.suite import Suite
+    from ..db import Store
     from ..models import ModelSource
 
 
@@ -366,6 +367,43 @@ def known_models(options: dict[str, Any]) -> list[ModelSource]:
     if problems and len(problems) == len(sources):
         raise problems[0]  # a typing error, most likely
     return sources
+
+
+def open_stored(database: str, sources: Sequence[ModelSource]) -> Store:
+    """Open the database of a command that only reads.
+
+    Args:
+        database: Its path or URL.
+        sources: The models of the command.
+
+    Raises:
+        StoreError: It cannot be opened.
+        ModelError: It cannot be opened, and no model can be read either: that is the error to mend first.
+    """
+    from ..db import Store
+    from ..errors import StoreError
+
+    try:
+        return Store.open(database, create=False, read_only=True)
+    except StoreError:
+        _require_readable(sources)
+        raise
+
+
+def _require_readable(sources: Sequence[ModelSource]) -> None:
+    """Raise the error of the first model if none can be read."""
+    from ..errors import DlbricksError
+
+    first: DlbricksError | None = None
+    for source in sources:
+        try:
+            source.skeleton()
+        except DlbricksError as error:
+            first = first or error
+        else:
+            return
+    if first is not None:
+        raise first
 
 
 def whole_models(options: dict[str, Any], count: int, remedy: str) -> list[ModelSource]:

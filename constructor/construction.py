@@ -242,7 +242,7 @@ def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
         replace(lower, note=note),
         truth,
         attribution,
-        _roofline(model, parts, quotient, evidence, sums),
+        _below(_roofline(model, parts, quotient, evidence, sums), truth, latency),
         evidence,
     )
 
@@ -426,6 +426,17 @@ def _roofline(
         headroom=sums.sequential_ms / whole if sums.sequential_ms is not None and whole else None,
         bricks=roof,
     )
+
+
+def _below(bound: RooflineBound, truth: GroundTruth, latency: Latency) -> RooflineBound:
+    """Return a roofline without its total if that is above the measured latency or the estimate: it bounds neither."""
+    known = [ms for ms in (truth.ms, latency.ms) if ms is not None]
+    if bound.ms is None or not known or bound.ms <= min(known):
+        return bound
+    reason = (
+        "the sum of the bounds is above the latency: its kernels do less work, or move fewer bytes, than is counted"
+    )
+    return RooflineBound(reason=reason, bricks=bound.bricks)
 
 
 def _at_once(choice: Choice | None) -> bool:

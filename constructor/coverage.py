@@ -7,7 +7,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 
 from ..bricks.decomposition import Decomposition
 from ..bricks.graph.model_graph import ModelGraph
-from ..bricks.layer import LayerSequence, LayerState
+from ..bricks.layer import Layer, LayerSequence, LayerState
 from ..bricks.suite.brick import BrickTypes, signature_in
 from .composition import CriticalPath
 from .evidence import Evidence
@@ -56,7 +56,7 @@ def coverage_of(graph: ModelGraph, parts: Sequence[LayerSequence], bricks: Brick
         return sum(cost.macs for cost in costs if cost is not None)
 
     measured = [part for part in parts if bricks.measured(part.key, part.reuse)]
-    whole = len(parts) + sum(layer.state is LayerState.SKIPPED for layer in graph.layers)
+    whole = len(parts) + len(skipped_layers(graph))
     total = macs(parts)
     return Coverage(
         sequences=len(measured) / whole if whole else 1.0,
@@ -95,14 +95,18 @@ def missing_of(
 
 def cannot_be_bricks(graph: ModelGraph) -> bool:
     """Return True if a layer cannot be a brick."""
-    return next(_skipped(graph), None) is not None
+    return bool(skipped_layers(graph))
+
+
+def skipped_layers(graph: ModelGraph) -> list[Layer]:
+    """Return the layers that cannot be bricks, in the model's order."""
+    return [layer for layer in graph.layers if layer.state is LayerState.SKIPPED]
 
 
 def _skipped(graph: ModelGraph) -> Iterator[Missing]:
-    for layer in graph.layers:
-        if layer.state is LayerState.SKIPPED:
-            reason = f"cannot be a brick: {layer.reason}"
-            yield Missing(None, 1, (layer.name,), (layer.op_type,), reason, None)
+    for layer in skipped_layers(graph):
+        reason = f"cannot be a brick: {layer.reason}"
+        yield Missing(None, 1, (layer.name,), (layer.op_type,), reason, None)
 
 
 def rows_of(

@@ -369,6 +369,9 @@ class RooflineBound:
 _MOSTLY = 0.5
 """Share of a sum in unstable latencies above which an estimate is doubtful."""
 
+_FAR = 1.5
+"""Factor between an estimate and the measured latency from which no error of the method explains the difference."""
+
 _DISTURBED = 0.1
 """Relative slowdown of visits above which a machine is disturbed."""
 
@@ -454,6 +457,17 @@ class Estimate:
     def doubtful(self) -> bool:
         """True if most of the sum is unstable, or if the machine was disturbed."""
         return (self.unstable_share or 0.0) > _MOSTLY or bool(self.disturbed)
+
+    @property
+    def far(self) -> bool:
+        """True if the estimate is more than 1.5 times the measured latency, or less than two thirds of it.
+
+        All of the ratio's interval is so far away: the bricks do not explain the model.
+        """
+        if self.truth.ratio is None or self.truth.ratio_ci95 is None:
+            return False
+        low, high = self.truth.ratio_ci95
+        return low > _FAR or high < 1 / _FAR
 
     @property
     def lower_bound_ms(self) -> float | None:

@@ -187,6 +187,9 @@ _INT8 = "int8"
 
 _NARROWER_WEIGHTS = 4
 
+_SHORT_INTEGERS = frozenset({"int8", "uint8", "int4", "uint4"})
+"""Types of operands whose products have a rate of their own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -198,6 +201,7 @@ class Work:
         read_bytes: Activations read from outside.
         written_bytes: Exposed activations.
         single_flops: Part of ``flops`` in float32 under another precision.
+        integer_flops: Part of ``flops`` on integers of at most 8 bits, whose highest rate is not measured.
     """
 
     flops: int | None
@@ -205,6 +209,7 @@ class Work:
     read_bytes: int
     written_bytes: int
     single_flops: int = 0
+    integer_flops: int = 0
 
     @property
     def bytes(self) -> int:
@@ -225,10 +230,12 @@ def work_of(graph: ModelGraph, part: LayerSequence, dtype: str = "float32") -> W
     """
     layers = [graph.layers[index] for index in part.layers]
     flops: int | None = 0
-    single_flops = 0
+    single_flops = integer_flops = 0
     for layer in layers:
         flops = None if flops is None or layer.cost is None else flops + layer.cost.flops
-        if layer.cost is not None and dtype == _INT8 and not _quantised(layer):
+        if layer.cost is not None and layer.cost.macs and _on_integers(layer):
+            integer_flops += layer.cost.flops
+        elif layer.cost is not None and dtype == _INT8 and not _quantised(layer):
             single_flops += layer.cost.flops
     reads: dict[str, int] = {}
     weights = set[str]()
@@ -243,7 +250,8 @@ def work_of(graph: ModelGraph, part: LayerSequence, dtype: str = "float32") -> W
     types = {value: kind for layer in layers for value, kind in zip(layer.outputs, layer.output_types, strict=True)}
     written = sum(_nbytes(kind, dtype) for value in part.outputs if (kind := types.get(value)) is not None)
     read = sum(size for value, size in reads.items() if value not in produced and value not in weights)
-    return Work(flops, sum(reads[value] for value in weights), read, written, single_flops)
+    weight_bytes = sum(reads[value] for value in weights)
+    return Work(flops, weight_bytes, read, written, single_flops, integer_flops)
 
 
 def _moved(layer: Layer, slot: int, kind: TensorType, dtype: str) -> int:
@@ -254,6 +262,11 @@ def _moved(layer: Layer, slot: int, kind: TensorType, dtype: str) -> int:
     if not selects(layer, slot):
         return size
     return min(size, sum(_nbytes(output, dtype) for output in layer.output_types if output is not None))
+
+
+def _on_integers(layer: Layer) -> bool:
+    """Return True for a product of integers of at most 8 bits."""
+    return any(operand.type is not None and operand.type.dtype in _SHORT_INTEGERS for operand in layer.operands)
 
 
 def _quantised(layer: Layer) -> bool:
@@ -419,8 +432,17 @@ def _described(
         intensity=_quotient(work.flops, work.bytes),
         gflops_s=_quotient(work.flops, seen_ms, 1e-6),
         gbytes_s=_quotient(work.bytes, seen_ms, 1e-6),
-        note="its work is not known: the bound is that of its bytes" if work.flops is None else None,
+        note=_note_of(work),
     )
+
+
+def _note_of(work: Work) -> str | None:
+    """Return why a bound is that of bytes alone."""
+    if work.flops is None:
+        return "its work is not known: the bound is that of its bytes"
+    if work.integer_flops:
+        return "the machine's rate of integer arithmetic is not measured: the bound is that of its bytes"
+    return None
 
 
 def _bounded(
@@ -455,7 +477,7 @@ def _computing_ms(work: Work, compute: Ceiling, rest: Ceiling | None) -> float |
     """Return the least time of a brick's arithmetic; None if its work is unknown."""
     if work.flops is None:
         return None
-    seconds = (work.flops - work.single_flops) / compute.rate.best
+    seconds = (work.flops - work.single_flops - work.integer_flops) / compute.rate.best
     return (seconds if rest is None else seconds + work.single_flops / rest.rate.best) * 1e3
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +31,8 @@ def read_inputs(path: Path, inputs: Mapping[str, onnx.TypeProto]) -> Feeds:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"{path} is not an npz file of arrays: {error}") from error
+    except (OSError, ValueError, TypeError, BadZipFile) as error:
+        raise UsageError(f"{path} is not an npz file of arrays", remedy="write it with numpy.savez") from error
     if arrays.keys() != inputs.keys():
         raise UsageError(f"{path} has {', '.join(sorted(arrays)) or 'no arrays'}, and the inputs are "
                          f"{', '.join(sorted(inputs))}")  # fmt: skip

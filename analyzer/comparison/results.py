@@ -369,10 +369,10 @@ class Results:
         return Figure() if truth is None else figure_of(truth)
 
     def figure(self, model: Decomposition, side: Side) -> Figure:
-        """Return the measured and the estimated latency of a model on a side; no estimate without bricks."""
+        """Return the measured and the estimated latency of a model on a side; no estimate without all bricks."""
         measured = self.measured(model, side)
-        if not model.sequences:
-            return measured
+        if not model.sequences or self.skipped(model) or any(self.lacks(model, side, key) for key in _keys(model)):
+            return measured  # an estimate may load the model in a worker, and would be empty
         if self._by is By.COMBINATION:
             entry = self.estimate(model, side)
             estimate = None if entry.latency.ms is None else SideLatency(entry.latency.ms, entry.latency.ci95_ms)
@@ -400,7 +400,8 @@ class Results:
         if ours is not None and theirs is not None:
             return measured_pair(ours, theirs, self._timeline, self._model_uncertainty)
         sides = base, other
-        figures = [self.figure(model, side) for side in sides]
+        known = all(self.best(model, side).best is not None for side in sides)
+        figures = [self.figure(model, side) if known else self.best(model, side) for side in sides]
         pair = SidePair(figures[0], figures[1])
         lacking = [side for side, figure in zip(sides, figures, strict=True) if figure.best is None]
         if lacking:
@@ -512,6 +513,11 @@ def decomposed(models: Sequence[ModelSource], cut: Cut, oracle: ShapeOracle | No
     decompositions = decompose(models, cut, oracle=oracle)
     readable(decompositions)
     return decompositions
+
+
+def _keys(model: Decomposition) -> list[str]:
+    """Return the keys of a model's bricks."""
+    return [*dict.fromkeys(part.key for part in model.sequences)]
 
 
 def open_results(

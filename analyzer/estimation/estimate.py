@@ -176,7 +176,7 @@ def _as_stored(
             covered = _covered(estimates)
             if covered > most:
                 chosen, most = (settled.cut, estimates), covered
-    if most == 0 and evidence.choice is None:
+    if most == 0:
         evidence = _to_be_fused(evidence, store, query, cut, models)
         return cut, [construct(model, evidence) for model in decompositions]
     return chosen
@@ -184,7 +184,7 @@ def _as_stored(
 
 def _to_be_fused(evidence: Evidence, store: Store, query: Query, cut: Cut, models: Sequence[Model]) -> Evidence:
     """Return evidence without measurements whose remedy is the default of ``generate``, if the runtime has fusions."""
-    fused = Tasks(store, None, query, cut.of("fused"))
+    fused = Tasks(store, evidence.choice, query, cut.of("fused"))
     if not all(fused.measure(source_of(model)) for model in models):
         return evidence
     return replace(evidence, request=replace(evidence.request, remedies=fused))

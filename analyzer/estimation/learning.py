@@ -264,7 +264,7 @@ class Gaps:
                 narrowing=self._narrowing(self._belief, gap, total),
             )
             if total.half > FLOOR:
-                predicted = _unknown(unseen, total.half)
+                predicted = _unknown(unseen, total)
             values = {self._keys[index][0]: float(latencies_ns[index]) for index in gap.counts}
             evidence = filled(model, evidence, values, predicted)
         return evidence
@@ -288,9 +288,11 @@ class Gaps:
 _NOTHING = "nothing is known of bricks on such a device: measure some models with 'dlbricks report MODEL...'"
 
 
-def _unknown(unseen: Mapping[str, float], half: float) -> str:
-    """Return the reason for an unknown latency."""
-    text = f"the interval of what is predicted is a factor of {math.exp(min(half, 50.0)):.2g} wide"
+def _unknown(unseen: Mapping[str, float], total: PredictedTotal) -> str:
+    """Return the range of a latency whose interval is too wide for a prediction, and the reason."""
+    middle_ms, factor = total.ns / 1e6, math.exp(min(total.half, 50.0))
+    ends = f"{middle_ms / factor:.2g} and {middle_ms * factor:.2g} ms"
+    text = f"it is between {ends}, a factor of {factor:.2g} either way"
     if unseen:
         named = ", ".join(f"{operator} ({share:.0%} of the model)" for operator, share in list(unseen.items())[:3])
         return f"{text}: nothing like {named} was measured"

@@ -30,7 +30,7 @@ from ...errors import DlbricksError
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import readable
 from ...generator.decomposition.executed import ExecutedGraphs
-from .query import choose, executes_as_written, filter_of, stored_under, why_not_here
+from .query import choose, executes_as_written, filter_of, matching, stored_under, why_not_here
 from .tasks import Tasks
 
 SINGLE = Cut(1)
@@ -48,6 +48,8 @@ def read_evidence(
 ) -> Evidence:
     """Read the measurements of some models under the one combination that matches a query.
 
+    If no brick is measured, the combination is that of the models themselves.
+
     Args:
         store: The database.
         models: The models as ``decompose`` returns them.
@@ -61,6 +63,9 @@ def read_evidence(
     """
     requested, decompositions = query or Query(), readable(models)
     choice = choose(store, {part.key for model in decompositions for part in model.sequences}, requested)
+    if choice is None:
+        whole = matching(store, {model.own.key for model in decompositions}, requested, Subject.MODEL)
+        choice = whole[0] if len(whole) == 1 else None
     return evidence_under(choice, decompositions, store, requested, cut)
 
 

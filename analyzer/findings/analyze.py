@@ -32,6 +32,7 @@ from .analysed_model import AnalysedModel, ColdStart, cold_start_in, latency_of
 from .analyses import quantisation, runtime_settings, slow_kernels, trials
 from .finding import BRICKS, LATENCY, Analysis, Finding, Joint, joint_of, with_tried_interval
 from .improve import rewrite_findings
+from .kept_findings import kept_findings
 from .proof import LATE, Proving, Workbench
 
 # The analyses, in the order in which they are asked.
@@ -39,6 +40,8 @@ from .proof import LATE, Proving, Workbench
 
 ANALYSES: tuple[Analysis, ...] = (
     quantisation.ANALYSIS,
+    quantisation.DYNAMIC_CONVOLUTIONS,
+    quantisation.ACCURACY_LEVEL,
     slow_kernels.SLOW_KERNELS,
     slow_kernels.ROOFLINE,
     runtime_settings.DENORMALS,
@@ -72,7 +75,8 @@ class ModelFindings:
         estimate: Its latency, by layer.
         findings: Findings with a saving, the largest first: proven, else predicted.
         tried: Findings without a saving when tried, or that could not be tried.
-        unasked: Analyses that could not run, each with the reason.
+        unasked: Analyses that could not run, and trials without time, each with the reason.
+        untried: The analyses and trials that had no time.
         cold_start: Time to load and of the first run; None if it is not stored.
         error: Why the model could not be analysed.
     """
@@ -81,6 +85,7 @@ class ModelFindings:
     findings: tuple[Finding, ...] = ()
     tried: tuple[Finding, ...] = ()
     unasked: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
     cold_start: ColdStart | None = None
     error: str | None = None
 
@@ -144,7 +149,7 @@ class ModelFindings:
         return {
             **record_of(self, fields("name latency_ms latency_ci95_ms basis")),
             **asdict(combination),
-            **record_of(self, fields("findings tried unasked cold_start")),
+            **record_of(self, fields("findings tried unasked untried cold_start")),
             "commands": [shell_command(task) for task in self.remedies],
             **record_of(self, fields("error joint")),
         }
@@ -289,7 +294,7 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
     lacking = _lacking(subject)
     findings: list[Finding] = []
     ideas: list[Finding] = []
-    unasked = []
+    unasked, late = list[str](), list[str]()
     begun, progress = time.monotonic(), how.progress
     for done, analysis in enumerate(ANALYSES):
         if progress is not None:
@@ -297,7 +302,7 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
             label = f"{estimate.name}: {analysis.name.replace('_', ' ')}"
             progress(Progress(Stage.ANALYSE, done, len(ANALYSES), label, elapsed_s))
         if time.monotonic() >= how.until:
-            unasked.append(f"{analysis.name}: {LATE}")
+            late.append(analysis.name)
             continue
         try:
             if not analysis.requires & lacking.keys():
@@ -310,10 +315,14 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
         except Exception as error:  # noqa: BLE001
             # A boundary: an analysis may break on a model that nobody thought of; what the others found stays.
             unasked.append(unforeseen(analysis.name, error, "asked"))
-    unasked += lacking.values()
+    unasked += [f"{name}: {LATE}" for name in late] + [*lacking.values()]
     findings = shown_once(findings)
+    if not prove and estimate.truth.measurement is not None:
+        proven = kept_findings(estimate.truth.measurement, proven=True)  # a report or an earlier call tried them
+        findings = findings if proven is None else [one for one in proven if share_of(one) >= how.minimum_share]
     if not prove or choice is None:
-        return replace(row, findings=_sorted(findings), unasked=tuple(unasked))
+        return replace(row, findings=_sorted(findings), unasked=tuple(unasked), untried=tuple(late))
+    row = replace(row, untried=tuple(late))
     subject.choice = choice
     return _proven(row, subject, (findings, ideas, unasked), how)
 
@@ -332,14 +341,24 @@ def _proven(
     findings, ideas, unasked = seen
     kinds = {finding.kind for finding in findings}
     rewrites, vain, new = list[Finding](), list[Finding](), list[Finding]()
+    # If bricks do not explain the model, the likeliest cause is tried before all else.
+    ideas = [idea for idea in ideas if idea.kind not in kinds]
+    first = [idea for idea in ideas if subject.estimate.far and idea.kind == runtime_settings.DENORMALS.name]
+    rest = [idea for idea in ideas if idea not in first]
+    late = list[str]()
     try:
-        rewrites, vain = _rewrites(subject, how)
         with ExitStack() as resources:
             folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-proof-")))
             assert subject.choice is not None  # noqa: S101  # the caller set it
             workbench = Workbench(subject.source, subject.choice, folder, how, latency_ms=subject.latency_ms)
+            new = workbench.attempt(first, least=how.minimum_share) if first else []
+            late += ["rewrites"] if time.monotonic() >= how.until else []
+            rewrites, vain = _rewrites(subject, how)
             findings = workbench.prove(_sorted(findings))
-            new = workbench.attempt([idea for idea in ideas if idea.kind not in kinds], least=how.minimum_share)
+            kinds = {finding.kind for finding in rewrites}
+            new = [finding for finding in new if finding.kind not in kinds]
+            new += workbench.attempt([idea for idea in rest if idea.kind not in kinds], least=how.minimum_share)
+            late += [finding.kind for finding in (*findings, *new) if finding.unproven == LATE]
             new = [finding for finding in new if finding.unproven != LATE]
     except MachineBusy:
         raise
@@ -348,7 +367,10 @@ def _proven(
     helps = [finding for finding in findings if finding.proof is None or finding.unproven is None]
     helps += [finding for finding in (*rewrites, *new) if finding.proof and finding.unproven is None]
     tried = [finding for finding in (*findings, *new, *vain) if finding not in helps]
-    return replace(row, findings=_sorted(helps), tried=tuple(tried), unasked=tuple(unasked))
+    unasked += [f"{name}: {LATE}" for name in late]
+    return replace(
+        row, findings=_sorted(helps), tried=tuple(tried), unasked=tuple(unasked), untried=(*row.untried, *late)
+    )
 
 
 def _rewrites(subject: AnalysedModel, proving: Proving) -> tuple[list[Finding], list[Finding]]:

@@ -159,6 +159,7 @@ class Improvement(Tabular):
         proving_s: Seconds of these for the proofs that rewrites hold for every input.
         copies: Outputs that are copies of inputs. The file keeps them, since callers read them.
         copies_proof: Saving of a file without them; None if they are small or the time was up.
+        interrupted: What interrupted the proof; the rewrites that were found are unproven then. None if it ended.
     """
 
     ANSWER = "report.answers.findings.improve_answer"
@@ -183,6 +184,7 @@ class Improvement(Tabular):
     proving_s: float
     copies: tuple[CopiedOutput, ...] = ()
     copies_proof: Proven | None = None
+    interrupted: KeyboardInterrupt | None = None
 
     @property
     def rows(self) -> tuple[Improvement, ...]:
@@ -297,7 +299,13 @@ def improve(
         with Searching(replace(request, denormal_as_zero=_DENORMALS in chosen, budget_s=search_s)) as search:
             with machine_lock():
                 result = search.find()
-            outcome, copies_proof = _proven(result, bench, search, chosen), bench.shorter()
+            interrupted: KeyboardInterrupt | None = None
+            copies_proof: Proven | None = None
+            try:
+                outcome, copies_proof = _proven(result, bench, search, chosen), bench.shorter()
+            except KeyboardInterrupt as error:
+                interrupted = error
+                outcome = _Outcome(unproven=tuple(_changed(step, None) for step in result.steps))
         path = None
         if outcome.model is not None and output is not None:
             path = _written(outcome.model, output)
@@ -306,7 +314,7 @@ def improve(
         _rest(source, output, budget_s, threads, data) if result.untried else "",
         max((step.error for step in result.steps), default=0.0), result.noise, result.tolerance, result.dynamic,
         result.shapes, result.hostile, len(data), number, time.monotonic() - begun, result.proving_s,
-        result.copies, copies_proof,
+        result.copies, copies_proof, interrupted,
     )  # fmt: skip
 
 
@@ -534,7 +542,7 @@ def rewrite_findings(
     source: ModelSource, latency_ms: float | None, *, threads: int, budget_s: float, write: Path | None,
     progress: ProgressCallback | None = None,
 ) -> tuple[list[Finding], list[Finding]]:  # fmt: skip
-    """Improve a model; return its proven rewrites as findings, and the rewrites without a proven saving.
+    """Improve a model as ``improve``; return its proven changes as findings, and those without a proven saving.
 
     Args:
         source: The model.
@@ -548,7 +556,7 @@ def rewrite_findings(
         DlbricksError: As ``improve``.
     """
     target = None if write is None else write / f"{_WORDS.sub('_', source.name)}-improved.onnx"
-    improvement = improve(source, target, budget_s=budget_s, threads=threads, settings=False, progress=progress)
+    improvement = improve(source, target, budget_s=budget_s, threads=threads, progress=progress)
     whole = None if improvement.proof is None else (improvement.proof.saving, *improvement.proof.ci95)
     latency = latency_ms or (math.nan if improvement.proof is None else improvement.proof.before_ms)
     code = shlex.join(["dlbricks", "improve", *model_words(source), "-o", "improved.onnx"])
@@ -562,9 +570,13 @@ def rewrite_findings(
             (seen.ci95[0] * seen.before_ms, seen.ci95[1] * seen.before_ms), improvement.largest_error,
             None if improvement.path is None else str(improvement.path), whole if proven else None,
         )  # fmt: skip
+        title, remedy = f"{what}, {change.places} x", Remedy("improve", "Use the improved file.", {}, code)
+        if change.reason == "setting":
+            engine, title = "denormals" if what == _DENORMALS else "options", what
+            remedy = Remedy("session_option", f"Set {what} in your program.", *SETTINGS[what])
         return Finding(
             kind=engine,
-            title=f"{what}, {change.places} x",
+            title=title,
             layers=change.layers,
             current_ms=latency,
             achievable_ms=latency - saving,
@@ -573,7 +585,7 @@ def rewrite_findings(
             share=seen.saving,
             evidence=(change.note,) if change.note else (),
             keys=(),
-            remedy=Remedy("improve", "Use the improved file.", {}, code),
+            remedy=remedy,
             proof=proof,
             unproven=None if proven else "tried: no saving is proven",
         )

@@ -28,6 +28,7 @@ class Report(Tabular):
         measured: Result of the measurement; None if everything was stored.
         wall_s: Duration of the whole call.
         unasked: Reasons for analyses and trials that were left out.
+        interrupted: What interrupted it; the report has what was known until then. None if it ended by itself.
     """
 
     ANSWER = "report.answers.summary.report_answer"
@@ -39,6 +40,7 @@ class Report(Tabular):
     measured: RunReport | None
     wall_s: float
     unasked: tuple[str, ...] = ()
+    interrupted: KeyboardInterrupt | None = None
 
     @property
     def complete(self) -> bool:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ...tabular import Field, fields, record_of
 from ..estimation.estimates import forms_of, rate_record
 from ..shell import why_unbounded
-from .tables import FORM, MOST, Answer, form_cells, table_lines, unlisted
+from .shares import whole_ms
+from .tables import FORM, MOST, Answer, Line, form_cells, table_lines, unlisted
 from .units import counted, duration, milliseconds, percent, quantity, ratio
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _interval(rate: Rate) -> str:
     return f"{quantity(low / _GIGA)} … {quantity(high / _GIGA)}"
 
 
-def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
+def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[Line]:
     """Return the bricks of an estimate under the roofline, most time first; ``most`` None: all bricks."""
     if entry.roofline.bricks is None:
         return [f"{entry.name}: no layers, since {entry.error or why_unbounded(entry)}"]
@@ -109,7 +110,7 @@ def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
         }
         for row in entry.roofline.bricks.layers[:most]
     ]
-    whole = sum(row.total_ms or 0.0 for row in entry.roofline.bricks.layers) or 1.0
+    whole = whole_ms(entry)
     bounds = [
         Field("bound_ms", "bound ms", "ms"),
         Field("headroom", "headroom", ratio),
@@ -119,7 +120,7 @@ def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
         bounds = []  # no row has any
     columns = [
         Field("total_ms", "time ms", "ms"),
-        Field("total_ms", "share", lambda value: percent(value / whole), spare=True),
+        Field("total_ms", "share", lambda value: percent(value / whole) if whole else "-", spare=True),
         Field("count", "x"),
         Field("latency_ms", "each ms ±95%", "ms", interval="ci95_ms"),
         Field("flops", "FLOPs", "count", spare=True),
@@ -129,7 +130,7 @@ def roofline_lines(entry: Estimate, *, most: int | None = MOST) -> list[str]:
         *bounds,
         FORM,
     ]
-    lines = [f"{entry.name}: layers, {_headline(entry)}", *table_lines(rows, columns)]
+    lines: list[Line] = [f"{entry.name}: layers, {_headline(entry)}", *table_lines(rows, columns)]
     lines += unlisted(entry.roofline.bricks.layers, most)
     faster = [row for row in entry.roofline.bricks.layers if row.headroom is not None and row.headroom < 1]
     notes = dict.fromkeys(row.note for row in faster)

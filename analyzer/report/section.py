@@ -27,15 +27,22 @@ class Section:
     Attributes:
         estimate: The estimate.
         findings: Missed optimisations, largest saving first; None if the model was not analysed.
+        untried: What was not tried, in words; empty if every remedy was tried.
     """
 
     estimate: Estimate
     findings: tuple[Finding, ...] | None = None
+    untried: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The model's name."""
         return self.estimate.name
+
+    @property
+    def searched(self) -> bool:
+        """True if there are findings, or if everything was tried in vain: else no finding is no result."""
+        return bool(self.findings) or (self.findings is not None and not self.untried)
 
     @property
     def model(self) -> Decomposition | None:
@@ -101,7 +108,7 @@ class Section:
 
     @property
     def proven(self) -> list[tuple[int, Finding]]:
-        """The findings that a trial proved, with their places among all findings."""
+        """The findings that a trial proved, with their places in the order of ``groups``."""
         return [
             (number, finding)
             for number, finding in self._numbered()
@@ -134,7 +141,8 @@ class Section:
         )
 
     def _numbered(self) -> Iterator[tuple[int, Finding]]:
-        return enumerate(self.findings or (), 1)
+        """Yield the findings in the order in which they are shown, with their places."""
+        return enumerate(sorted(self.findings or (), key=_group_of), 1)
 
     @property
     def joint(self) -> Joint | None:
@@ -142,11 +150,19 @@ class Section:
         return joint_of(self.findings or (), latency_of(self.estimate))
 
     def missed(self) -> Row:
-        """Return the findings, and their joint saving, as a JSON object."""
+        """Return the findings, what was not tried, and the joint saving, as a JSON object."""
         return {
+            "untried": list(self.untried),
             "findings": None if self.findings is None else [finding.record() for finding in self.findings],
             "joint": None if self.joint is None else self.joint.record(),
         }
+
+
+def _group_of(finding: Finding) -> int:
+    """Return the place of a finding's group: proven, predicted, a limit only, tried in vain."""
+    if finding.proof is not None:
+        return 3 if finding.unproven else 0
+    return 2 if finding.at_most else 1
 
 
 @dataclass(frozen=True, slots=True)

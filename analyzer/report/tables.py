@@ -6,24 +6,37 @@ import csv
 import io
 import json
 import re
+import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import import_module
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
 from ...errors import UsageError
 from ...tabular import Field, Records, Row, Tabular, as_text, finite, flattened
-from .units import counted, cut, duration, half_of, listed, margin, milliseconds, percent, quantity, short, size
+from .units import (
+    counted,
+    cut,
+    duration,
+    half_of,
+    listed,
+    margin,
+    milliseconds,
+    percent,
+    quantity,
+    share_margin,
+    short,
+    shortened,
+    size,
+)
 
 if TYPE_CHECKING:
     from ...bricks.graph.control import ControlFlow
     from ...constructor.result import Form, Framing
 
-
-WIDTH = 100
-"""Characters of a line where no terminal reports its own."""
 
 MOST = 15
 """Layers, bricks and kernels that a table lists where not all are asked for."""
@@ -60,17 +73,30 @@ _WRITTEN: Mapping[str, Callable[[Any], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class InnerTable:
+    """A table among the lines below the table of an answer."""
+
+    rows: Sequence[Row]
+    columns: Sequence[Field]
+    indent: str = ""
+
+
+Line = str | InnerTable
+"""A line below a table, which is prose, or a table of its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answer(Records):
     """The answer of a command: records, and their display.
 
     Attributes:
         columns: Columns of the table; JSON and CSV hold every key.
-        summary: Lines below the table.
+        summary: Lines below the table, and tables among them.
         table: Rows of the table; None: the results.
     """
 
     columns: Sequence[Field] = ()
-    summary: Sequence[str] = ()
+    summary: Sequence[Line] = ()
     table: Sequence[Row] | None = None
 
     @classmethod
@@ -78,15 +104,22 @@ class Answer(Records):
         cls,
         records: Records,
         columns: Sequence[Field] = (),
-        summary: Sequence[str] = (),
+        summary: Sequence[Line] = (),
         table: Sequence[Row] | None = None,
     ) -> Self:
         """Return the answer of a report."""
         return cls(records.results, records.totals, records.flat, columns, summary, table)
 
 
-def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int = WIDTH) -> str:
-    """Return the answer as text with a final newline; a table fits the width if its words can be wrapped."""
+def render(answer: Answer, form: Format | str = Format.TABLE, *, width: int | None = None) -> str:
+    """Return the answer as text with a final newline.
+
+    Args:
+        answer: The answer.
+        form: How it is written.
+        width: Characters of a terminal's line: cells and prose are wrapped at words, and longer names are shortened in
+            the middle. None: nothing is wrapped or shortened.
+    """
     match Format(form):
         case Format.JSON:
             return _json(answer)
@@ -118,9 +151,16 @@ def to_markdown(report: Tabular) -> str:
     return render(getattr(import_module(f"..{module}", __package__), name)(report), Format.MARKDOWN)
 
 
-def table_lines(rows: Sequence[Row], columns: Sequence[Field]) -> list[str]:
-    """Return the lines of a table within the summary."""
-    return _table(Answer(rows, columns=columns), WIDTH).splitlines()
+def table_lines(rows: Sequence[Row], columns: Sequence[Field]) -> list[Line]:
+    """Return a table within the summary."""
+    return [InnerTable(rows, columns)]
+
+
+def indented(lines: Iterable[Line], indent: str = "  ") -> list[Line]:
+    """Return lines of a summary with an indent."""
+    return [
+        f"{indent}{line}" if isinstance(line, str) else replace(line, indent=f"{indent}{line.indent}") for line in lines
+    ]
 
 
 def printable(text: str) -> str:
@@ -137,7 +177,7 @@ def only_errors(answer: Answer) -> list[str]:
     if not all(errors):
         return []
     named = [(str(row.get("name", "")), error) for row, error in zip(answer.results, errors, strict=True)]
-    return [error if name in error else f"{name}: {error}" for name, error in named]
+    return [str(line) for line in _joined([error if name in error else f"{name}: {error}" for name, error in named])]
 
 
 def _error_of(row: Row) -> str:
@@ -186,15 +226,68 @@ def _cell(value: object) -> object:
     return as_text(printable(value)) if isinstance(value, str) else value
 
 
-def _table(answer: Answer, width: int) -> str:
+def _table(answer: Answer, width: int | None) -> str:
     lines: list[str] = []
     rows = _tabled(answer)
     if answer.columns and rows:
         lines = _fitted(rows, list(answer.columns), width)
     if lines and answer.summary:
         lines.append("")
-    # Cells are escaped already; a line of the summary may hold the name of any model or layer.
-    return "".join(f"{line}\n" for line in [*lines, *map(printable, answer.summary)])
+    return "".join(f"{line}\n" for line in [*lines, *_below(answer.summary, width)])
+
+
+def _below(summary: Sequence[Line], width: int | None) -> Iterator[str]:
+    """Yield the lines below a table. Cells are escaped already; prose may hold the name of any model or layer."""
+    for line in _joined(summary):
+        if isinstance(line, InnerTable):
+            least = None if width is None else width - len(line.indent)
+            yield from (f"{line.indent}{text}" for text in _fitted(line.rows, list(line.columns), least))
+        else:
+            yield from _prose(printable(line), width)
+
+
+_ALIKE = 3
+"""Lines of the same reason that become one."""
+
+_COMMAND = re.compile(r"(?<=: )(dlbricks [^;]*;?) ?")
+"""A command within a line, which stays in one piece, so that it can be copied."""
+
+
+def _joined(summary: Sequence[Line]) -> list[Line]:
+    """Join lines that say the same of several models: ``a, b, c: reason``. Lines with indented details stay."""
+    heads: dict[str, list[str]] = {}
+    reasons: list[str | None] = []
+    for line, following in zip_longest(summary, summary[1:], fillvalue=""):
+        head, colon, reason = line.partition(": ") if isinstance(line, str) else ("", "", "")
+        alone = colon and not head.startswith(" ") and not (isinstance(following, str) and following.startswith(" "))
+        reasons.append(reason if alone else None)
+        if alone:
+            heads.setdefault(reason, []).append(head)
+    lines: list[Line] = []
+    for line, of in zip(summary, reasons, strict=True):
+        alike = [] if of is None else heads[of]
+        if len(alike) < _ALIKE:
+            lines.append(line)
+        elif isinstance(line, str) and line.startswith(f"{alike[0]}: "):
+            separator = "; " if any("," in head for head in alike) else ", "
+            lines.append(f"{separator.join(dict.fromkeys(alike))}: {of}")
+    return lines
+
+
+def _prose(line: str, width: int | None) -> Iterator[str]:
+    """Yield a line, wrapped at words; a command stays in one piece."""
+    if width is None or len(line) <= width:
+        yield line
+        return
+    indent = line[: len(line) - len(line.lstrip())]
+    for number, piece in enumerate(_COMMAND.split(line)):
+        if number % 2:
+            yield f"{indent}    {piece}"
+        elif piece:
+            yield from textwrap.wrap(
+                piece.strip(), width, initial_indent=f"{indent}  " if number else indent,
+                subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False,
+            )  # fmt: skip
 
 
 def _tabled(answer: Answer) -> list[Row]:
@@ -213,7 +306,7 @@ def _markdown(answer: Answer) -> str:
         lines = [_bars(map(_unmarked, line)) for line in (heading, *cells)]
         lines.insert(1, _bars("--:" if figures else "---" for figures in right))
     if answer.summary:
-        below = [printable(line) for line in answer.summary]
+        below = [*_below(answer.summary, None)]
         fence = "`" * max(3, 1 + max(len(run) for line in below for run in re.findall("`*", line)))
         lines += [*([""] if lines else []), f"{fence}text", *below, fence]
     return "".join(f"{line}\n" for line in lines)
@@ -228,8 +321,9 @@ def _unmarked(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|~#!&$])", r"\\\1", text)
 
 
-def _fitted(rows: Sequence[Row], columns: list[Field], width: int) -> list[str]:
+def _fitted(rows: Sequence[Row], columns: list[Field], limit: int | None) -> list[str]:
     """Return heading and rows. If they are too wide, wrap titles, leave out spare columns, and wrap words."""
+    width = sys.maxsize if limit is None else limit
     cells = [[_written(row, column) for row in rows] for column in columns]
     needed = [max(map(len, column), default=0) for column in cells]
     whole = [max(len(column.title or column.key), need) for column, need in zip(columns, needed, strict=True)]
@@ -264,14 +358,19 @@ def _sum(widths: Sequence[int]) -> int:
 
 def _wrapped(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], *, bottom: bool = False) -> list[str]:
     """Return a row as lines: one, or more if a cell is longer than its column."""
-    parts = [
-        [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
-        for cell, width in zip(cells, widths, strict=True)
-    ]
+    parts = [_folded(cell, width) for cell, width in zip(cells, widths, strict=True)]
     height = max(map(len, parts))
     blank = [[""] * (height - len(part)) for part in parts]
     filled = [[*space, *part] if bottom else [*part, *space] for part, space in zip(parts, blank, strict=True)]
     return [_line(line, widths, right) for line in zip(*filled, strict=True)]
+
+
+def _folded(cell: str, width: int) -> list[str]:
+    """Return the lines of a cell: wrapped at words, and a longer name shortened in the middle."""
+    if len(cell) <= width:
+        return [cell]
+    words = " ".join(shortened(word, width) for word in cell.split())
+    return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _line(cells: Iterable[str], widths: Sequence[int], right: Sequence[bool]) -> str:
@@ -290,8 +389,16 @@ def _written(row: Row, column: Field) -> str:
     text = printable(write(value))
     bounds = None if column.interval is None else finite(_reach(row, column.interval))
     if isinstance(bounds, list) and isinstance(value, int | float) and None not in bounds:
-        text += f" ± {margin(half_of(value, bounds), value)}"
+        text += _within(column, value, bounds)
     return text
+
+
+def _within(column: Field, value: float, bounds: Sequence[float]) -> str:
+    """Write an interval in the unit of its value: half of it, or both ends for a ratio, which lies in no middle."""
+    if column.unit == "ratio":
+        return f" [{', '.join(map('{:.3f}'.format, bounds))}]"
+    half = half_of(value, bounds)
+    return f" ± {share_margin(half) if column.unit == 'share' else margin(half, value)}"
 
 
 def _cell_of(column: Field) -> str:

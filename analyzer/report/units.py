@@ -83,6 +83,11 @@ def percent(value: float) -> str:
     return f"{value:.0%}"
 
 
+def share_margin(half: float) -> str:
+    """Write half of the interval of a share: ``5%``, or ``0.4%`` if it would be 0."""
+    return percent(half) if half >= 0.0095 or half <= 0 else f"{100 * half:.1g}%"
+
+
 def ratio(value: float) -> str:
     """Write a ratio with two decimals."""
     return f"{value:.2f}"
@@ -112,6 +117,14 @@ def listed(words: Sequence[str], most: int) -> str:
 def cut(text: str, most: int) -> str:
     """Cut the end of a text that is too long."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def shortened(text: str, most: int) -> str:
+    """Shorten a name in the middle: its beginning and its end tell it from others."""
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"
 
 
 def said_of_batch(row: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from ...generator.network.export import annotate_model
 from ...tabular import fields, record_of
 from .page.payload import at_once
 from .section import LayerRow, Section, layer_rows
+from .shares import whole_ms
 from .tables import printable
 from .units import milliseconds, percent, ratio
 
@@ -176,7 +177,7 @@ def notes_of(section: Section) -> dict[str, Mapping[str, str]]:
     if model is None:
         return {}
     rows = list(layer_rows(section))
-    whole = sum(row.sequence.latency_ms or 0.0 for row in rows)
+    whole = whole_ms(section.estimate)
     notes: dict[str, Mapping[str, str]] = {}
     for row in rows:
         latency = row.sequence.latency_ms
@@ -185,7 +186,7 @@ def notes_of(section: Section) -> dict[str, Mapping[str, str]]:
             note = {"latency": "not measured" if latency is None else f"{milliseconds(latency)} ms"}
             if latency is not None and row.sequence.ci95_ms is not None:
                 note["ci95"] = " … ".join(f"{milliseconds(end)} ms" for end in row.sequence.ci95_ms)
-            if latency is not None and whole > 0:
+            if latency is not None and whole:
                 note["share"] = percent(latency / whole)
             if others:
                 note["together with"] = ", ".join(others)

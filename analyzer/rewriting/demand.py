@@ -617,4 +617,4 @@ def demand(values: Values, deadline: float) -> list[Rewrite]:
     draft, whole = _Writer(demands).write()
     note = f"{len(nodes)} operators are needed in part"
     names = values.graph.names(nodes)
-    return [draft.rewrite("demand: only what is needed", whole, names, saving_ns, note)] if whole else []
+    return [draft.rewrite("unused: parts that no output needs", whole, names, saving_ns, note)] if whole else []

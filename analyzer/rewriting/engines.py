@@ -22,7 +22,7 @@ ENGINES: Mapping[str, tuple[Engine, float]] = {
     "transforms": (transforms, 0.05),
     "pointwise": (pointwise, 0.15),
     "constants": (constants, 0.1),
-    "demand": (demand, 0.1),
+    "unused": (demand, 0.1),
     "lookup": (lookup, 0.05),
     "order": (order, 0.1),
     "repetition": (repetition, 0.05),

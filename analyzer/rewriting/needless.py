@@ -39,7 +39,7 @@ def _computed_once(values: Values) -> Iterator[Rewrite]:
                 outputs.append(name)
         if outputs and len(outputs) == len([name for name in node.output if name]):
             gone = graph.unneeded(outputs, ())
-            yield draft.rewrite("constants: computed once", outputs, graph.names(gone), values.cost_of(gone))
+            yield draft.rewrite("constants: folded", outputs, graph.names(gone), values.cost_of(gone))
 
 
 def _neutral(values: Values) -> Iterator[Rewrite]:
@@ -59,7 +59,7 @@ def _neutral(values: Values) -> Iterator[Rewrite]:
                 draft.op("Identity", other, to=node.output[0])
                 gone = graph.removable(range(index + 1), node.output[0], read=[other])
                 names, saving_ns = graph.names(gone), values.cost_of(gone)
-                yield draft.rewrite("constants: zeros and ones left out", [node.output[0]], names, saving_ns)
+                yield draft.rewrite("constants: identities removed", [node.output[0]], names, saving_ns)
                 break
 
 
@@ -88,7 +88,7 @@ def _common(values: Values) -> Iterator[Rewrite]:
             draft.op("Identity", source, to=name)
         gone = graph.unneeded([name for name, _ in pairs], [source for _, source in pairs])
         names, saving_ns = graph.names(gone), values.cost_of(gone)
-        yield draft.rewrite("constants: the same computed twice", [name for name, _ in pairs], names, saving_ns)
+        yield draft.rewrite("constants: common subexpressions", [name for name, _ in pairs], names, saving_ns)
 
 
 def _is_read_elsewhere(values: Values, node: onnx.NodeProto, same: Collection[str]) -> bool:

@@ -286,7 +286,7 @@ class Search:
         timing = self._timed(original, self._runner)
         if timing.low > 0 and timing.saving >= _LEAST_SAVING:
             number = len(self._subject.overridable)
-            kind, note = "constants: stored as such", ""
+            kind, note = "constants: stored as initializers", ""
             if number:
                 kind, note = "constants: default values of inputs", _NO_INPUTS
             self._steps.append(Step(kind, max(1, number), (), note, "the same nodes", timing.saving, 0.0))

@@ -27,7 +27,8 @@ from ...db.store import Store
 from ...db.values import MODELS, NATIVE, PARTS, PROFILED_CACHE, Circumstances, Identity, Stack, Subject, System
 from ...errors import BackendError, DlbricksError, UsageError, WorkerError
 from ...models.runnable import Runnable
-from ...models.user_inputs import check_inputs
+from ...models.skeleton import is_weight
+from ...models.user_inputs import read_inputs
 from ...tabular import Tabular
 from ..backends.base import Algorithm, Backend
 from ..backends.registry import get, require_available
@@ -204,13 +205,18 @@ def execute_run(
     """
     settings.check()
     order.check()
+    begun = time.monotonic()
     with ExitStack() as resources:
-        if not order.dry_run:
+        # Before the wait for another process: what is wrong with a model is told at once.
+        sources = _sources(settings, order, models)
+        read_s = time.monotonic() - begun
+        if not order.dry_run and (order.suite is not None or sources.keys):
             resources.enter_context(machine_lock())
-        begun = time.monotonic()  # waiting for another process is not counted against the budget
+            begun = time.monotonic() - read_s  # waiting is not counted against the budget
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         execution = _RunExecution(settings, order, store, folder, progress)
-        chosen = execution.choose(models)
+        execution.costs.read_s += read_s
+        chosen = execution.choose(sources)
         plan = execution.plan()
         forecast_s = execution.forecast_s(plan)
         run = views = None
@@ -271,20 +277,16 @@ class _RunExecution:
         self._brick_members: list[TaskMember] = []
         self._model_members: list[TaskMember] = []
 
-    def choose(self, models: Sequence[Model]) -> selection.Chosen:
+    def choose(self, sources: selection.Sources) -> selection.Chosen:
         """Find the bricks and models to measure, given the stored measurements, and how to run each of them."""
         with self.costs.spend("read_s"):
             suite = self._order.suite
-            cut = Cut(1) if suite is None else _cut_of(suite, self._stack, self._settings.conditions.threads)
-            sources = selection.Sources.of(_decomposed(models, cut))
             chosen = selection.Chosen(selection.select(self._identities(sources), self._store, self._order), sources)
             if suite is not None:
                 chosen = self._with_bricks(suite, chosen)
             members, problems = selection.model_members(chosen.sources, chosen.models.pending, self._folder / "pending")
             self._model_members = [*members.values()]
             if (data := self._order.data) is not None:
-                for member in self._model_members:
-                    check_inputs(data, member.network.path)
                 self._model_members = [replace(member, feeds=str(data.resolve())) for member in self._model_members]
             return chosen.apart(problems)
 
@@ -444,6 +446,24 @@ def _cut_of(suite: Suite, stack: Stack, threads: int) -> Cut:
     """Return how to cut models as the suite's models were cut, along the runtime's fused or executed graph if any."""
     cut = Cut(suite.granularity, suite.overlap, suite.connected)
     return cut if suite.graph == "source" else cut.of(suite.graph, stack, threads)
+
+
+def _sources(settings: MeasurementSettings, order: Order, models: Sequence[Model]) -> selection.Sources:
+    """Return the models of a run, decomposed like its suite.
+
+    Raises:
+        UsageError: A dimension is given that no model has, or the user's inputs cannot be read.
+        BackendUnavailable: The runtime cannot be used here.
+    """
+    suite, cut = order.suite, Cut(1)
+    if suite is not None and models:
+        cut = _cut_of(suite, stack_of(settings.runtime), settings.conditions.threads)
+    sources = selection.Sources.of(_decomposed(models, cut))
+    if order.data is not None:
+        for model in sources.models.values():
+            inputs = model.source.skeleton().model.graph.input
+            read_inputs(order.data, {value.name: value.type for value in inputs if not is_weight(value)})
+    return sources
 
 
 def _decomposed(models: Sequence[Model], cut: Cut) -> list[Decomposition | Failed]:

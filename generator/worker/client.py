@@ -34,6 +34,12 @@ _LOADED_BYTES_PER_S = 5e7
 """Lower bound on the speed of disk and packing in bytes per second, for time limits."""
 _OPTIMISED_BYTES_PER_S = 2e7
 """Lower bound on the speed of loading with the optimiser in bytes per second, for time limits."""
+_IN_WORDS = {
+    "hello": "starting", "load": "loading", "time": "an execution", "outputs": "an execution", "types": "an execution",
+    "trace": "an execution", "profile": "an execution under its profiler", "extract": "the graph that it executes",
+}  # fmt: skip
+"""What a worker is asked for, by request, in messages to users."""
+
 _LONGEST_WAIT_S = 7 * 24 * 3600.0
 """Limit on one wait in seconds: a damaged file may claim a size that gives more than the system call accepts."""
 
@@ -314,7 +320,9 @@ class Worker(_Ended):
             if not ready:
                 self.kill()
                 raise errors.WorkerTimeout(
-                    self._with_stderr_tail(f"the worker did not answer '{op}' in time and was killed")
+                    self._with_stderr_tail(
+                        f"the runtime did not finish {_IN_WORDS.get(op, op)} in time and was stopped"
+                    )
                 )
             for key, _ in ready:
                 if key.fd != self._ending:

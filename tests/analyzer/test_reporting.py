@@ -8,7 +8,9 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
+from dlbricks.analyzer.findings.analyze import analyze
 from dlbricks.analyzer.findings.kept_findings import kept_findings
+from dlbricks.analyzer.report.answers.summary import report_answer
 from dlbricks.analyzer.reporting import report
 from dlbricks.analyzer.setups import Setup, set_up
 from dlbricks.constructor.result import Estimate
@@ -62,7 +64,9 @@ def test_what_was_found_and_tried_is_kept_with_the_measurement(branches: Path, h
         tried = report(models, store=store, first=begun.append).sections[0]
         assert kept_findings(untried.truth, proven=True) == tried.findings
         stored = report(models, store=store, measure=False).sections[0]
+        (row,) = analyze(models, store=store).rows
 
+    assert row.findings == tried.findings, "an analysis shows what a report has proven"
     ((guessed,),) = begun  # before anything was measured, and not again
     assert guessed.parts.predicted or guessed.parts.prediction_reason
     assert stored.truth == tried.truth == untried.truth
@@ -96,7 +100,7 @@ def test_without_measuring_what_is_missing_is_said(branches: Path, here: Path) -
     assert "are not measured. Totals need every sequence and are therefore missing." in page
 
 
-def test_where_the_time_goes_is_not_shown_of_a_part(bench: Bench, tmp_path: Path) -> None:
+def test_where_the_time_goes_is_of_the_whole_model(bench: Bench, tmp_path: Path) -> None:
     first, *_ = bench.counts
     bench.run(ms=10.0, bricks={first: 1.0})
     stored = Setup(backend="onnxruntime", threads=1, cache="hot", graph="source")
@@ -106,7 +110,12 @@ def test_where_the_time_goes_is_not_shown_of_a_part(bench: Bench, tmp_path: Path
     page = (tmp_path / "r.html").read_text()
     known = bench.counts[first]
     assert not made.complete
-    assert f"before all of its layers are measured: {known} of 6 are" in page
+    text = " ".join(page.split())
+    rest = f"{1 - known / made.sections[0].estimate.truth.ms:.0%}"
+    assert f"{known} of its 6 layers are measured; the others take {rest} of the time." in text
+    assert f'<bdi>not measured</bdi></td><td class="n">{6 - known}</td>' in page
+    (short,) = [line for line in report_answer(made).summary if "Where the time goes" in line]
+    assert short.endswith(f"{6 - known} layers not measured {rest}.")
     assert "of the time of its layers goes into" not in page
     assert "Half of it" not in page
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+import pytest
 
 Cli = Callable[..., Any]
 
@@ -55,3 +57,18 @@ def test_a_model_that_cannot_be_read_is_one_line(cli: Cli, here: Path) -> None:
     assert done.code == 1
     assert "broken.onnx" in done.error
     assert [path.name for path in here.iterdir()] == ["broken.onnx"]
+
+
+def test_an_interrupted_report_prints_what_is_known(
+    cli: Cli, branches: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dlbricks.analyzer.reporting.measure_missing", interrupted)
+    done = cli("report", branches, "-q")
+
+    assert done.code == 130
+    assert done.out.splitlines()[-1].startswith("Interrupted: this is what is known so far")
+    assert (here / "report.html").exists()
+    assert done.err.splitlines()[-1] == "dlbricks: interrupted"

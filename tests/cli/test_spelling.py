@@ -79,3 +79,12 @@ def test_refused_commands_are_one_line(cli: Cli, here: Path) -> None:
     assert "cannot stay open" in cli("models", "export", "squeezenet", "--open", "-o", here).error
     assert "leave one of them out" in cli("models", "export", "gpt2", "--open", "--dim", "a=2", "-o", here).error
     assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("command", ["estimate", "analyze", "kernels", "compare", "history", "advise"])
+def test_a_misspelt_or_broken_model_is_told_before_a_missing_database(cli: Cli, here: Path, command: str) -> None:
+    (here / "broken.onnx").write_bytes(b"\x08")
+
+    assert "no file, folder, pattern or zoo name" in cli(command, "nosuch.onnx").error
+    assert "broken.onnx" in cli(command, "broken.onnx").error
+    assert "there is no database" in cli(command, "squeezenet").error

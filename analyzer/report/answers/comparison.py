@@ -14,8 +14,9 @@ from ...comparison.gate import FIELDS
 from ...history.changes import FEWEST, MEAN, UNDISTURBED
 from ...limits import Figure
 from ...shell import shell_command
-from ..tables import FORM, MOST, Answer, at_most, form_cells, table_lines, unlisted
+from ..tables import FORM, MOST, Answer, Line, at_most, form_cells, indented, table_lines, unlisted
 from ..units import counted, milliseconds, ratio_within
+from .sides import models_by_sides
 
 if TYPE_CHECKING:
     from ....generator.measurement.alone import Alone
@@ -54,7 +55,7 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
         most: Number of listed bricks; None: all.
     """
     base = comparison.base
-    summary: list[str] = []
+    summary: list[Line] = []
     if len(comparison.sides) > 1:
         effect = f"SAME is within {comparison.minimum_effect:.3g} of it, either way"
         summary.append(f"base: {base or 'the fastest side of each model'}; {effect}")
@@ -64,6 +65,7 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
         summary.append(_UNDISTURBED)
     if any(row.pair.apart for row in comparison.rows):
         summary.append(_APART)
+    summary += models_by_sides(comparison)
     if layers:
         for row in comparison.rows:
             if row.layers:
@@ -127,7 +129,7 @@ def gate_answer(comparison: Gate, *, most: int | None = MOST) -> Answer:
         f"{comparison.processes} processes, {counted(comparison.visits, 'visit')} of each model, "
         f"{comparison.wall_s:.0f} s"
     )
-    summary = [
+    summary: list[Line] = [
         comparison.reason,
         _outputs_apart(comparison.largest_error),
         effort if comparison.blind else f"{effort}; {power}",
@@ -143,7 +145,7 @@ def gate_answer(comparison: Gate, *, most: int | None = MOST) -> Answer:
     )
 
 
-def _changes(changes: LayerChanges, levels: Levels, most: int | None) -> list[str]:
+def _changes(changes: LayerChanges, levels: Levels, most: int | None) -> list[Line]:
     """Return the layers that differ between two files."""
     same = f"{counted(changes.same, 'sequence')} of the executed graphs are equal in both files"
     if not changes.rows:
@@ -208,7 +210,7 @@ def _remarks(row: ModelComparison) -> list[str]:
     return lines
 
 
-def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
+def _by_layer(row: ModelComparison, most: int | None) -> list[Line]:
     """Every brick, the largest difference first."""
     what = f"by brick, and what {row.base} would gain if it ran the brick as fast (below zero: it is faster already)"
     rows = [
@@ -228,7 +230,7 @@ def _by_layer(row: ModelComparison, most: int | None) -> list[str]:
         Field("verdict"),
         FORM,
     ]
-    lines = [f"{row.name}, {row.other}: {what}", *table_lines(rows, columns), *unlisted(row.layers, most)]
+    lines: list[Line] = [f"{row.name}, {row.other}: {what}", *table_lines(rows, columns), *unlisted(row.layers, most)]
     lines += [
         f"  not compared: {absent.occurrences} x {'+'.join(absent.operators)} "
         f"({' and '.join(absent.sides)}: {absent.reason})"
@@ -266,9 +268,9 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
         {**record, "place": report.place_of(row), "last": _last(row.changes), "count": len(row.changes)}
         for row, record in zip(report.rows, records.results, strict=True)
     ]
-    summary: list[str] = []
+    summary: list[Line] = []
     for row in report.rows:
-        lines = _history_remarks(row, report, most)
+        lines: list[Line] = _history_remarks(row, report, most)
         if runs and row.points:
             lines += [*([""] if lines else []), *_by_run(row, report, most)]
         summary += [*([""] if summary and lines else []), *lines]
@@ -303,11 +305,11 @@ def _mark(change: Change) -> str:
     return f"{change.verdict} x {change.levels.difference.ratio:.3f}"
 
 
-def _history_remarks(row: ModelHistory, report: History, most: int | None) -> list[str]:
+def _history_remarks(row: ModelHistory, report: History, most: int | None) -> list[Line]:
     where = _named(row, report)
     if row.error is not None:
         return [f"{row.name}: {row.error}"]
-    lines = [f"{where}: {row.reason}"] if row.reason else []
+    lines: list[Line] = [f"{where}: {row.reason}"] if row.reason else []
     loud = sum(point.quiet == 0 for point in row.points) if row.basis == UNDISTURBED else 0
     if loud:
         lines.append(
@@ -322,12 +324,11 @@ def _history_remarks(row: ModelHistory, report: History, most: int | None) -> li
             f"{counted(change.runs_before, 'run')} before, {change.runs_after} after"
         )
         lines.append(f"  {change.cause}: {change.reason}")
-        lines += [f"  {line}" for line in _confirmation(change, most)]
-        lines += [f"  {line}" for line in _to_blame(change, most)]
+        lines += indented([*_confirmation(change, most), *_to_blame(change, most)])
     return lines
 
 
-def _confirmation(change: Change, most: int | None) -> list[str]:
+def _confirmation(change: Change, most: int | None) -> list[Line]:
     """Return the result of the repeated measurement in both environments."""
     confirmation = change.confirmation
     if confirmation is None:
@@ -338,7 +339,10 @@ def _confirmation(change: Change, most: int | None) -> list[str]:
     versions = ", ".join(
         f"{name} {(confirmation.old or {}).get(name)} → {(confirmation.new or {}).get(name)}" for name in names
     )
-    lines = [f"{confirmation.standing}: {confirmation.reason}", f"{_moved(confirmation.levels)} ({versions})"]
+    lines: list[Line] = [
+        f"{confirmation.standing}: {confirmation.reason}",
+        f"{_moved(confirmation.levels)} ({versions})",
+    ]
     if confirmation.bricks:
         lines += _table_of(
             confirmation.bricks,
@@ -349,7 +353,7 @@ def _confirmation(change: Change, most: int | None) -> list[str]:
     return lines
 
 
-def _to_blame(change: Change, most: int | None) -> list[str]:
+def _to_blame(change: Change, most: int | None) -> list[Line]:
     """Yield the bricks with the largest changes, and the share that they explain."""
     if not change.bricks:
         return ["no brick is measured on both sides"]
@@ -358,7 +362,7 @@ def _to_blame(change: Change, most: int | None) -> list[str]:
     return _table_of(change.bricks, total, shown, "", change.bricks_missing)
 
 
-def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how: str, missing: int = 0) -> list[str]:
+def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how: str, missing: int = 0) -> list[Line]:
     """Write the part of a change that bricks explain, together and for each; together only if ``most`` is 0."""
     shown = bricks if most is None else bricks[:_TO_BLAME]
     whole = sum(brick.contribution_ms for brick in bricks)
@@ -385,7 +389,7 @@ def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how
     return [f"{together}; to blame:", *table_lines(rows, columns)]
 
 
-def _by_run(row: ModelHistory, report: History, most: int | None) -> list[str]:
+def _by_run(row: ModelHistory, report: History, most: int | None) -> list[Line]:
     """Return the runs, the newest last, with the differences between successive runs."""
     marks = {change.first.run: _mark(change) for change in row.changes}
     before = [None, *row.points[:-1]]
@@ -412,7 +416,11 @@ def _by_run(row: ModelHistory, report: History, most: int | None) -> list[str]:
         Field("change"),
     ]
     newest = rows if most is None else rows[-most:]
-    return [f"{_named(row, report)}: every run", *table_lines(newest, columns), *unlisted(rows, most)]
+    return [
+        f"{_named(row, report)}: every run, \u00b195% of the run by itself",
+        *table_lines(newest, columns),
+        *unlisted(rows, most),
+    ]
 
 
 def _named(row: ModelHistory, report: History) -> str:

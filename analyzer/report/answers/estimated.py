@@ -6,15 +6,19 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ....constructor.coverage import skipped_layers
+from ....constructor.remedies import Task, TaskKind
 from ....constructor.sweep import BATCH, swept
 from ....tabular import Field, Row, columns_of
 from ...estimation.estimates import FIELDS
-from ...shell import with_command
+from ...shell import shell_command, with_command
 from ..causes import advised_for, written
 from ..roofs import roofline_lines
+from ..shares import operator_times
 from ..tables import (
     MOST,
     Answer,
+    Line,
     at_most,
     control_lines,
     dimension_lines,
@@ -29,7 +33,7 @@ from ..units import counted, how_of, listed, milliseconds, percent, ratio_within
 if TYPE_CHECKING:
     from ....constructor.curve import Interpolation
     from ....constructor.predictor import Predicted
-    from ....constructor.result import Estimate, SequenceLatency
+    from ....constructor.result import Estimate, Missing, SequenceLatency
     from ...estimation.estimates import Estimates
 
 
@@ -50,8 +54,11 @@ def table_row(entry: Estimate, row: Row) -> Row:
 
 
 def above_estimate(entry: Estimate) -> bool:
-    """Return true if the sum of the fastest bricks is above the estimate: it is not a lower bound."""
-    return entry.bounds.sequential.ms is not None and entry.lower_bound_ms is None
+    """Return true if the sum of the fastest bricks is above the estimate by more than the interval: no lower bound."""
+    bound, interval = entry.bounds.sequential, entry.latency.ci95_ms
+    if bound.ms is None or entry.lower_bound_ms is not None:
+        return False
+    return interval is None or (bound.ms if bound.ci95_ms is None else bound.ci95_ms[0]) > interval[1]
 
 
 def disturbance_of(entry: Estimate) -> str:
@@ -85,6 +92,7 @@ def caveats(estimates: Sequence[Estimate]) -> list[str]:
             f"values: bricks run on generated values, and the time of some depends on them ({_listed(shares)}); "
             "intervals take such a time as known to a factor of two"
         )
+    lines += [_far(entry) for entry in estimates if entry.far]
     apart = [entry.name for entry in estimates if entry.truth.paired is False]
     if apart:
         lines.append(
@@ -106,6 +114,22 @@ def caveats(estimates: Sequence[Estimate]) -> list[str]:
             f"({_listed(guessed)}); intervals use other backends"
         )
     return lines
+
+
+def _far(entry: Estimate) -> str:
+    """Say that bricks do not explain the latency of a model, and what to try."""
+    figures = f"{entry.name}: measured {milliseconds(entry.truth.ms or 0.0)} ms, estimate"
+    figures += f" {milliseconds(entry.latency.ms or 0.0)} ms: the bricks do not explain this model"
+    if (entry.truth.ratio or 0.0) > 1:
+        return f"{figures}; do not rely on its shares by layer"
+    denormals = (entry.attribution or {}).get("denormals")
+    if denormals is not None and denormals.counted and denormals.ms is not None:
+        return f"{figures}; a trial shows that {milliseconds(denormals.ms)} ms of it are due to denormal numbers"
+    prove = shell_command(Task(TaskKind.PROOFS, source=entry.model.source))
+    return (
+        f"{figures}. They run on generated weights and inputs; its own may be slow, for example by denormal numbers. "
+        f"To try that: {prove}"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -134,7 +158,7 @@ def estimates_answer(
         most: Number of listed layers; None: all.
     """
     records = estimates.records(explain=explain, layers=layers)
-    summary = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates.rows)]
+    summary: list[Line] = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates.rows)]
     summary += dimension_lines((entry.name, entry.model.bound) for entry in estimates)
     summary += sweep_lines(estimates.rows)
     summary += control_lines(
@@ -174,14 +198,19 @@ def _remarks(entry: Estimate) -> list[str]:
         some_measured = any(part.latency_ms is not None for part in parts.sequences)
         rest = f"; the rest takes {milliseconds(known_ms)} ms" if some_measured and known_ms is not None else ""
         lines.append(f"{entry.name}: {counted(count, 'sequence')} not measured{rest}")
-        reasons = dict.fromkeys((missing.reason, missing.remedy) for missing in parts.missing)
+        causes, followers = _first_causes(entry)
+        reasons = dict.fromkeys((missing.reason, missing.remedy) for missing in causes)
         for reason, remedy in list(reasons)[:_REASONS]:
             lines.append(f"  {reason}" + (f": {advised_for(entry, remedy)}" if remedy else ""))
         if len(reasons) > _REASONS:
             lines.append(f"  and {len(reasons) - _REASONS} more reasons (--json lists all)")
-        if (model.dims or model.source.batch) and parts.interpolation_reason is None:
+        if followers:
+            lines.append(f"  and {counted(followers, 'layer')} that cannot be bricks because of these")
+        measurable = any(missing.remedy for missing in causes)
+        if measurable and (model.dims or model.source.batch) and parts.interpolation_reason is None:
             lines.append("  or read it between sizes that are measured: --interpolate")
-        if model.bound and parts.coverage is not None and parts.coverage.sequences < _SAME_SHAPES:
+        some_shapes = parts.coverage is not None and parts.coverage.sequences < _SAME_SHAPES
+        if measurable and model.bound and some_shapes:
             lines.append(
                 f"  or the suite has other dimensions than {values_of(model.bound)}: give its --batch and --dim"
             )
@@ -193,6 +222,19 @@ def _remarks(entry: Estimate) -> list[str]:
         fastest = f"the sum of its fastest known bricks is {milliseconds(entry.bounds.sequential.ms or 0.0)} ms"
         lines.append(f"{entry.name}: {fastest}, above the estimate (fusion saves more)")
     return lines
+
+
+def _first_causes(entry: Estimate) -> tuple[list[Missing], int]:
+    """Return the missing parts without layers that only follow others, and the number of these layers.
+
+    A layer that cannot be a brick leaves its outputs without a static type, and so do all layers that read them.
+    """
+    missing = list(entry.parts.missing)
+    skipped = [] if entry.model.decomposition is None else skipped_layers(entry.model.decomposition.graph)
+    unknown = {value for layer in skipped for value in layer.outputs}
+    followers = {layer.name for layer in skipped if not unknown.isdisjoint(layer.node.input)}
+    causes = [part for part in missing if part.key is not None or part.layers[0] not in followers]
+    return causes, len(missing) - len(causes)
 
 
 def _not_filled(entry: Estimate) -> list[str]:
@@ -235,21 +277,17 @@ def _read_between(entry: Estimate, interpolation: Interpolation) -> str:
     )
 
 
-def _explained(entry: Estimate, most: int | None) -> list[str]:
+def _explained(entry: Estimate, most: int | None) -> list[Line]:
     """Return causes, time by operator, and critical path of an estimate as lines."""
-    totals: dict[str, float] = {}
-    for part in entry.parts.sequences:
-        if part.latency_ms is not None:
-            name = "+".join(part.op_types)
-            totals[name] = totals.get(name, 0.0) + part.latency_ms
-    whole = sum(totals.values()) or 1.0
-    lines = [*written(entry), *_rivals(entry)]
-    if totals:
-        scope = ", of what is measured" if entry.parts.missing else ""
-        lines.append(f"{entry.name}: time by operator{scope}")
+    times = operator_times(entry)
+    listed_times = [*times[:_OPERATORS], *(time for time in times[_OPERATORS:] if not time.measured)]
+    lines: list[Line] = [*written(entry), *_rivals(entry)]
+    if times:
+        lines.append(f"{entry.name}: time by operator")
         lines += [
-            f"  {milliseconds(total):>12} ms  {percent(total / whole):>4}  {name}"
-            for name, total in sorted(totals.items(), key=lambda item: -item[1])[:_OPERATORS]
+            f"  {'-' if time.ms is None else milliseconds(time.ms):>12} ms  "
+            f"{'-' if time.share is None else percent(time.share):>4}  {time.name}"
+            for time in listed_times
         ]
     if entry.parts.missing:
         lines += [f"{entry.name}: time not known", *_unknown(entry)]
@@ -287,14 +325,16 @@ def _rivals(entry: Estimate) -> list[str]:
 def _unknown(entry: Estimate) -> list[str]:
     """Return the missing bricks of an estimate by operator and reason."""
     counts: dict[tuple[str, str], int] = {}
-    for missing in entry.parts.missing:
+    causes, followers = _first_causes(entry)
+    for missing in causes:
         name = "+".join(missing.op_types), missing.reason
         counts[name] = counts.get(name, 0) + missing.count
     lines = [f"  {count:>4} x {name}: {reason}" for (name, reason), count in counts.items()]
-    return at_most(lines, _OPERATORS)
+    rest = [f"  and {counted(followers, 'layer')} that cannot be bricks because of these"] if followers else []
+    return [*at_most(lines, _OPERATORS), *rest]
 
 
-def _path(parts: Sequence[SequenceLatency]) -> list[str]:
+def _path(parts: Sequence[SequenceLatency]) -> list[Line]:
     """Sequences, one per row."""
     rows = [
         {"latency_ms": part.latency_ms, "ci95_ms": part.ci95_ms, **form_cells(part.op_types, part.names, part.form)}
@@ -307,9 +347,9 @@ def _path(parts: Sequence[SequenceLatency]) -> list[str]:
 # One model at several sizes.
 
 
-def sweep_lines(estimates: Sequence[Estimate]) -> list[str]:
+def sweep_lines(estimates: Sequence[Estimate]) -> list[Line]:
     """Return a table of latency, throughput and lower bound for each sweep, and the best batch."""
-    lines: list[str] = []
+    lines: list[Line] = []
     for row in (model_sweep.record() for model_sweep in swept(estimates)):
         unit = "inputs/s" if row["dimension"] == BATCH else "executions/s"
         columns = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....tabular import Field
 from ...comparison.difference import Relation
-from ..tables import MOST, Answer, table_lines
+from ..tables import MOST, Answer, Line, table_lines
 from ..units import counted, cut, percent
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def reproduction_answer(reproduction: Reproduction, *, most: int | None = MOST) 
     """
     shares = {str(verdict): reproduction.verdicts.get(verdict, 0) for verdict in Relation}
     ranked = sorted(reproduction.rows, key=_distance, reverse=True)
-    summary = []
+    summary: list[Line] = []
     if reproduction.rows:
         whole = len(reproduction.rows)
         parts = [f"{count} {name} ({percent(count / whole)})" for name, count in shares.items() if count]
@@ -108,7 +108,7 @@ def _distance(row: ReproducedBrick) -> float:
     return float("inf") if row.ratio is None else max(row.ratio, 1 / row.ratio)
 
 
-def _different(differences: Sequence[FieldDifference], *, nothing: str) -> list[str]:
+def _different(differences: Sequence[FieldDifference], *, nothing: str) -> list[Line]:
     if not differences:
         return [nothing]
     rows = [

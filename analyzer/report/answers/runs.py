@@ -8,6 +8,8 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
+from ....constructor.uncertainty.calibration import scatter_of
+from ....db import Stack, Subject
 from ....generator.measurement.measure import MeasureReport, MeasureRow, measure_records
 from ....generator.measurement.run import RunReport, run_records
 from ....models.source import file_bytes
@@ -258,9 +260,21 @@ def _remarks(report: MeasureReport) -> list[str]:
         *_verdict_lines(Counter(row.verdict for row in report.rows if row.verdict), _LONGER),
         *_held(report.costs),
         *_profiled(report.kernels),
+        *_interval_lines(report),
         *dimension_lines((row.name, row.bound) for row in report.rows),
         "next: dlbricks report MODEL shows where the time goes and what to change",
     ]
+
+
+def _interval_lines(report: MeasureReport) -> list[str]:
+    """Return a line about the meaning of the intervals: another run scatters more than they say."""
+    row = next((row for row in report.rows if row.error is None), None)
+    if row is None:
+        return []
+    stack = Stack(row.runtime.backend, row.runtime.device, ())
+    sd = scatter_of(stack, row.threads, Subject.MODEL).run_sd
+    other = f"means of other runs scatter by another {100 * sd:.1f}% (sd), and more on a busy machine"
+    return [f"\u00b195% is for the mean of this run; {other}. 'dlbricks history' compares runs with that"]
 
 
 def _verdict_lines(verdicts: Mapping[str, int], remedy: str) -> list[str]:

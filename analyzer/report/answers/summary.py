@@ -12,8 +12,9 @@ from ....models.source import file_bytes
 from ...limits import Figure
 from ...setups import notes_of
 from ...shell import shell_command
-from ..page.payload import headline, operators
+from ..page.payload import headline
 from ..section import Section, layer_rows
+from ..shares import operator_times
 from ..tables import Answer
 from ..units import counted, duration, percent, within
 from .estimated import estimates_answer
@@ -34,6 +35,8 @@ def report_answer(result: Report) -> Answer:
         summary.append(f"{len(result.sections) - _SHORT} more models: see the page, or --json")
     if result.page is not None:
         summary.append(f"Page: {result.page}")
+    if result.interrupted is not None:
+        summary.append("Interrupted: this is what is known so far; the same command goes on from here.")
     return Answer.of(result.records(), short.columns, summary, short.table)
 
 
@@ -65,10 +68,23 @@ def _in_short(section: Section) -> Iterator[str]:
         yield f"{section.name}: {within(top.ms, None)} ms so far, {timed}."
         return
     yield f"{section.name}: {within(top.ms, top.half_ms)} ms {top.basis}."
-    costly = [f"{_undomained(operator.name)} {percent(operator.share)}" for operator in operators(rows)[:_COSTLY]]
-    yield f"  Where the time goes: {', '.join(costly) or 'not measured'}."
+    yield f"  Where the time goes: {_places(section)}."
     yield f"  What to change: {_changes(section)}."
     yield f"  Not tried: {_untried(section)}"
+
+
+def _places(section: Section) -> str:
+    """Name the operators with the most time, and the share of the layers that are not measured."""
+    times = operator_times(section.estimate)
+    costly = [time for time in times if time.measured][:_COSTLY]
+    if not costly:
+        return "not known, since no layer of it is measured by itself"
+    rest = [time for time in times if not time.measured]
+    words = [f"{_undomained(time.name)} {'' if time.share is None else percent(time.share)}" for time in costly]
+    for time in rest:
+        layers = f"{counted(time.count, 'layer')} " if time.count else ""
+        words.append(f"{layers}{time.name} {percent(time.share or 0.0)}")
+    return ", ".join(word.rstrip() for word in words)
 
 
 def _changes(section: Section) -> str:
@@ -80,7 +96,11 @@ def _changes(section: Section) -> str:
         parts.append(f"{', '.join(titles)}: proven to save {percent(section.joint.share)}{together}")
     for _, finding in section.predicted[:1]:
         parts.append(f"{finding.title.rstrip('.')}: predicted to save {percent(finding.share)}")
-    nothing = "not analysed" if section.findings is None else "no saving is proven or predicted"
+    nothing = "no saving is proven or predicted"
+    if section.findings is None:
+        nothing = "not analysed"
+    elif section.untried:
+        nothing = "not known before the rest is tried"
     return "; ".join(parts) or nothing
 
 
@@ -89,10 +109,9 @@ def _untried(section: Section) -> str:
     source = section.estimate.model.source
     if section.findings is None:
         return f"every remedy; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"
-    parts = []
-    if count := len(section.predicted) + len(section.at_most):
-        command = shell_command(Task(TaskKind.PROOFS, source=source))
-        parts.append(f"{counted(count, 'finding')}; run: {command}")
+    waiting = [f"{counted(count, 'finding')}"] if (count := len(section.predicted) + len(section.at_most)) else []
+    waiting += section.untried
+    parts = [f"{', '.join(waiting)}; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"] if waiting else []
     model = source.zoo or str(source.path)
     improve = shlex.join(["dlbricks", "improve", model, "-o", f"{Path(model).stem}-faster.onnx"])
     return "; ".join([*parts, f"rewrites of the file; run: {improve}"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ....tabular import Field, columns_of
 from ...comparison.runtime_versions import FIELDS
-from ..tables import FORM, MOST, Answer, at_most, form_cells, table_lines, unlisted
+from ..tables import FORM, MOST, Answer, Line, at_most, form_cells, table_lines, unlisted
 from ..units import counted, milliseconds, percent, ratio_within
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def versions_answer(
         most: Number of listed bricks per model; None: all.
     """
     effect = f"SAME is within {comparison.minimum_effect:.3g} of it, either way"
-    summary = [f"base: {comparison.base.name}; other: {comparison.other.name}; {effect}"]
+    summary: list[Line] = [f"base: {comparison.base.name}; other: {comparison.other.name}; {effect}"]
     for row in comparison.rows:
         summary += ["", *_of_model(row, layers=layers, most=most)]
     summary += ["", *(f"wrote {folder}" for folder in written), f"{comparison.wall_s:.0f} s"]
@@ -52,10 +52,10 @@ def versions_answer(
     )
 
 
-def _of_model(row: ModelVersions, *, layers: bool, most: int | None) -> list[str]:
+def _of_model(row: ModelVersions, *, layers: bool, most: int | None) -> list[Line]:
     if row.error is not None and not row.bricks:
         return [f"{row.name}: {row.error}"]
-    lines = [] if row.error is None else [f"{row.name}: {row.error}"]
+    lines: list[Line] = [] if row.error is None else [f"{row.name}: {row.error}"]
     told = [brick for brick in row.bricks if brick.told]
     lines.append(f"{row.name}: {_counted(row, told)}{_explains(row)}")
     listed = row.bricks if layers else told

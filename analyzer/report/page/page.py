@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ....constructor.remedies import Task, TaskKind
 from ....constructor.result import Estimate
 from ....constructor.sweep import BATCH, swept
 from ....db import Stack, System
@@ -20,9 +21,10 @@ from ....tabular import Row
 from ....version import __version__
 from ...findings.analysed_model import cold_start_of
 from ...findings.finding import Finding
-from ...shell import why_unbounded
+from ...shell import shell_command, why_unbounded
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
+from ..shares import OperatorTime, operator_times
 from ..units import (
     counted,
     half_of,
@@ -38,7 +40,7 @@ from ..units import (
     size,
     within,
 )
-from .payload import Operator, clipped, data_of, headline, operators, overview_data, recurring
+from .payload import clipped, data_of, headline, overview_data, recurring
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -58,6 +60,9 @@ _UNEXPLAINED = 0.05
 _LISTED = 10
 """Operators of a model that are listed one by one."""
 
+_UNKNOWN = "\u2013"
+"""What a table shows in place of an unknown number."""
+
 
 def render_page(sections: Sequence[Section], *, notes: Sequence[str] = ()) -> str:
     """Return one HTML file about models; it loads nothing, and names cannot become markup.
@@ -67,13 +72,11 @@ def render_page(sections: Sequence[Section], *, notes: Sequence[str] = ()) -> st
         notes: More sentences about the measurements.
     """
     rows = {section.name: tuple(layer_rows(section)) for section in sections}
-    colours = _colours([*rows.values()])
+    colours = _colours(sections)
     models = [_shown(number, section, rows[section.name]) for number, section in enumerate(sections)]
     data = {
         "colours": colours,
-        "models": [
-            data_of(section, rows[section.name]) | {"colours": _colours([rows[section.name]])} for section in sections
-        ],
+        "models": [data_of(section, rows[section.name]) | {"colours": _colours([section])} for section in sections],
         "overview": overview_data(sections, rows) if len(sections) > 1 else None,
     }
     places = dict.fromkeys(
@@ -101,36 +104,43 @@ def render_page(sections: Sequence[Section], *, notes: Sequence[str] = ()) -> st
 
 def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> Row:
     """Return the values of a model for the templates; scripts draw the rest."""
-    ranked = operators(rows)
+    ranked = operator_times(section.estimate)
+    longest_ms = max((operator.ms or 0.0 for operator in ranked), default=0.0)
     return {
         "number": number,
         "name": clipped(section.name),
         "section": section,
         "headline": headline(section, rows),
-        "colours": _colours([rows]),
+        "colours": _colours([section]),
         "operators": [*_listed(ranked)],
+        "denormals": _counted_ms(section.estimate, "denormals"),
+        "rest": next((operator for operator in ranked if not operator.measured), None),
         "place": place_of(section),
         "figures": figures_of(section),
         "facts": [*facts_of(section)],
-        "digits": 2 if ranked and ranked[0].ms >= 100 else 3,
+        "digits": 2 if longest_ms >= 100 else 3,
         "falls": [*_falls(section.estimate)],
         "top": _TOP,
         "unexplained": _unexplained(section.estimate),
         "unbounded": why_unbounded(section.estimate),
+        "prove": clipped(shell_command(Task(TaskKind.PROOFS, source=section.estimate.model.source))),
     }
 
 
-def _listed(ranked: Sequence[Operator]) -> Iterator[Operator]:
-    """Yield the costly operators one by one, and the rest as one."""
-    yield from ranked[:_LISTED]
-    rest = ranked[_LISTED:]
+def _listed(ranked: Sequence[OperatorTime]) -> Iterator[OperatorTime]:
+    """Yield the costly operators one by one, the rest as one, and the layers that are not measured."""
+    measured = [operator for operator in ranked if operator.measured]
+    yield from measured[:_LISTED]
+    rest = measured[_LISTED:]
     if rest:
-        yield Operator(
+        shares = [operator.share for operator in rest if operator.share is not None]
+        yield OperatorTime(
             f"{counted(len(rest), 'other operator')}",
-            math.fsum(operator.ms for operator in rest),
-            math.fsum(operator.share for operator in rest),
             sum(operator.count for operator in rest),
+            math.fsum(operator.ms or 0.0 for operator in rest),
+            math.fsum(shares) if shares else None,
         )
+    yield from (operator for operator in ranked if not operator.measured)
 
 
 def _falls(entry: Estimate) -> Iterator[tuple[CauseRow, float, float]]:
@@ -141,14 +151,22 @@ def _falls(entry: Estimate) -> Iterator[tuple[CauseRow, float, float]]:
         yield cause, 100 * low / most, 100 * (high - low) / most
 
 
-def _colours(models: Sequence[Sequence[LayerRow]]) -> dict[str, int]:
-    """Return a colour number for each operator with much time."""
+def _colours(sections: Sequence[Section]) -> dict[str, int]:
+    """Return a colour number for each operator with much time in some model."""
     totals: dict[str, float] = {}
-    for some in models:
-        for operator in operators(some):
-            totals[operator.name] = totals.get(operator.name, 0.0) + operator.share
+    for section in sections:
+        times = [operator for operator in operator_times(section.estimate) if operator.measured]
+        known_ms = math.fsum(operator.ms or 0.0 for operator in times) or 1.0
+        for operator in times:
+            totals[operator.name] = totals.get(operator.name, 0.0) + (operator.ms or 0.0) / known_ms
     ranked = sorted(totals, key=lambda name: -totals[name])
     return {clipped(name): number for number, name in enumerate(ranked[:_COLOURS])}
+
+
+def _counted_ms(entry: Estimate, name: str) -> float | None:
+    """Return the size of a cause in ms; None if it is unknown or not counted."""
+    term = (entry.attribution or {}).get(name)
+    return term.ms if term is not None and term.counted else None
 
 
 def _unexplained(entry: Estimate) -> Term | None:
@@ -172,13 +190,17 @@ def _within(value: float, bounds: tuple[float, float]) -> str:
     return f"{within(value, (bounds[1] - bounds[0]) / 2)} ms"
 
 
-def _percent(share: float) -> str:
+def _percent(share: float | None) -> str:
     """Write a share; a small one is not written as zero."""
+    if share is None:
+        return _UNKNOWN
     return "<1%" if 0 < share < 0.005 else percent(share)
 
 
-def _fixed(value: float, digits: int) -> str:
+def _fixed(value: float | None, digits: int) -> str:
     """Write a number with the decimals of its column."""
+    if value is None:
+        return _UNKNOWN
     return f"<{10**-digits:.{digits}f}" if 0 < value < 0.5 * 10**-digits else f"{value:,.{digits}f}"
 
 
@@ -284,16 +306,18 @@ def figures_of(section: Section) -> list[Fact]:
         Fact(
             "Critical path",
             _ms(entry.sums.critical_path_ms) or "not known",
-            _noted("estimate if parallel branches ran at the same time", entry.sums.critical_path_ms, entry.truth.ms),
+            _noted(
+                "estimate if parallel branches ran at the same time", entry.sums.critical_path_ms, entry.truth.ci95_ms
+            ),
         ),
     ]
     fastest = entry.bounds.sequential.ms
     if fastest is not None and (entry.latency.ms is None or fastest < 0.999 * entry.latency.ms):
-        note = _noted("sum over all stacks; fusion may be faster", fastest, entry.truth.ms)
+        note = _noted("sum over all stacks; fusion may be faster", fastest, entry.truth.ci95_ms)
         rows.append(Fact("Fastest known bricks", _ms(fastest) or "", note))
     if entry.roofline.ms is not None:
         headroom = f"headroom {ratio(entry.roofline.headroom)}×" if entry.roofline.headroom else ""  # noqa: RUF001
-        rows.append(Fact("Roofline", _ms(entry.roofline.ms) or "", _noted(headroom, entry.roofline.ms, entry.truth.ms)))
+        rows.append(Fact("Roofline", _ms(entry.roofline.ms) or "", headroom))
     start = cold_start_of(truth)
     if start is not None:
         both = start.load_ms + start.first_run_ms
@@ -302,11 +326,11 @@ def figures_of(section: Section) -> list[Fact]:
     return rows
 
 
-def _noted(note: str, ms: float | None, measured_ms: float | None) -> str:
-    """Return the note of a computed latency, with a warning if it is above the measured one."""
+def _noted(note: str, ms: float | None, measured: tuple[float, float] | None) -> str:
+    """Return the note of a computed latency, with a warning if it is above the interval of the measured one."""
     if ms is None:
         return ""
-    above = measured_ms is not None and ms > measured_ms
+    above = measured is not None and ms > measured[1]
     return f"{note}; above the measured latency" if above else note
 
 
@@ -372,7 +396,7 @@ def _undisturbed(ms: float, share: float | None) -> str:
     """Write the undisturbed latency, and the share of undisturbed visits."""
     if share is None or share < _FEW:
         return f"fast visits {milliseconds(ms)} ms; too few visits were undisturbed"
-    return f"undisturbed {milliseconds(ms)} ms, {percent(share)} of the visits"
+    return f"undisturbed {milliseconds(ms)} ms, {percent(share)} of the model's visits"
 
 
 def _quietness(section: Section) -> tuple[str, str]:
@@ -385,7 +409,7 @@ def _quietness(section: Section) -> tuple[str, str]:
     else:
         text = "quiet" if share >= _QUIET else "undisturbed in part"
     text = "disturbed: " + text if entry.disturbed else text
-    visits = "" if share is None else f"{percent(share)} of the visits were undisturbed"
+    visits = "" if share is None else f"{percent(share)} of the bricks' visits were undisturbed"
     paired = {True: "bricks and model alternated", False: "bricks and model are of different sessions"}
     in_turn = "" if entry.truth.paired is None else paired[entry.truth.paired]
     return text, "; ".join(filter(None, (visits, in_turn)))

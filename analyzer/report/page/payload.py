@@ -17,6 +17,7 @@ from ....constructor.roofline import LayerRoof
 from ....tabular import Row, fields, record_of
 from ...findings.finding import Finding
 from ..section import LayerRow, Section
+from ..shares import OperatorTime, operator_times, unmeasured_count, whole_ms
 from ..tables import printable
 from ..units import cut, half_of
 
@@ -114,7 +115,7 @@ def clipped(text: str) -> str:
 
 
 def data_of(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
-    """Return bricks, layers, ceilings, schedule and outline of a model.
+    """Return bricks, layers, ceilings, schedule, outline and whole latency of a model.
 
     Args:
         section: The model.
@@ -141,6 +142,7 @@ def data_of(section: Section, rows: Sequence[LayerRow]) -> dict[str, Any]:
             "lane": [lane for _, lane in schedule],
         },
         "outline": outline([number[row.sequence.key] for row in rows]),
+        "whole": _rounded(whole_ms(section.estimate)),
         "roofs": _roofs(section),
     }
 
@@ -201,23 +203,6 @@ def _rounded(value: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
-    """One operator of a model.
-
-    Attributes:
-        name: The operator.
-        ms: Time of all its measured layers.
-        share: Share of the time of all measured bricks, 0 to 1.
-        count: Number of its measured layers.
-    """
-
-    name: str
-    ms: float
-    share: float
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class Headline:
     """The latency of a model, and its largest parts.
 
@@ -227,16 +212,16 @@ class Headline:
         basis: ``measured``, ``estimated`` or ``known``, in the same order.
         first: The operator with the most time; None without measurements.
         layer: The layer with the most time; None without measurements.
-        layer_share: Its share of the time of all bricks.
-        fewest: Smallest number of layers with half of the time.
+        layer_share: Its share of the time of all bricks; 0 unless all are measured.
+        fewest: Smallest number of layers with half of the time; 0 unless all are measured.
         layers: Number of layers.
-        timed: Number of measured layers; shares are known only if all are measured.
+        timed: Number of measured layers.
     """
 
     ms: float | None
     half_ms: float | None
     basis: str
-    first: Operator | None
+    first: OperatorTime | None
     layer: LayerRow | None
     layer_share: float
     fewest: int
@@ -247,20 +232,6 @@ class Headline:
     def whole(self) -> bool:
         """True if every layer is measured."""
         return self.timed == self.layers
-
-
-def operators(rows: Sequence[LayerRow]) -> list[Operator]:
-    """Time by operator, the most first."""
-    totals: dict[str, list[float]] = {}
-    counts: dict[str, int] = {}
-    for row in rows:
-        if row.sequence.latency_ms is not None:
-            counts[row.operator] = counts.get(row.operator, 0) + 1
-            totals.setdefault(row.operator, []).append(row.sequence.latency_ms)
-    sums = {name: math.fsum(values) for name, values in totals.items()}
-    whole = math.fsum(sums.values())
-    operator_times = [Operator(name, ms, ms / whole if whole > 0 else 0.0, counts[name]) for name, ms in sums.items()]
-    return sorted(operator_times, key=lambda operator: -operator.ms)
 
 
 def headline(section: Section, rows: Sequence[LayerRow]) -> Headline:
@@ -275,8 +246,9 @@ def headline(section: Section, rows: Sequence[LayerRow]) -> Headline:
         ((row.sequence.latency_ms, row) for row in rows if row.sequence.latency_ms is not None),
         key=lambda pair: -pair[0],
     )
-    ranked = operators(rows)
-    whole = math.fsum(ms for ms, _ in timed)
+    ranked = [operator for operator in operator_times(entry) if operator.measured]
+    lacking = unmeasured_count(entry)
+    whole = 0.0 if lacking else math.fsum(ms for ms, _ in timed)
     fewest, reached = 0, 0.0
     while fewest < len(timed) and reached < whole / 2:
         reached += timed[fewest][0]
@@ -289,7 +261,7 @@ def headline(section: Section, rows: Sequence[LayerRow]) -> Headline:
         layer=timed[0][1] if timed else None,
         layer_share=timed[0][0] / whole if whole > 0 else 0.0,
         fewest=fewest,
-        layers=len(rows),
+        layers=len(timed) + lacking,
         timed=len(timed),
     )
 
@@ -348,12 +320,12 @@ def _model(section: Section, rows: Sequence[LayerRow]) -> Row:
     return {
         **record_of(section, _OF_MODEL),
         "name": clipped(section.name),
-        "layers": len(rows),
+        "layers": top.layers,
         "half": top.half_ms if top.basis == "measured" else None,
         "first": None if top.first is None or not top.whole else clipped(top.first.name),
         "share": None if top.first is None or not top.whole else top.first.share,
         "timed": top.timed,
-        "findings": None if section.findings is None else len(section.findings),
+        "findings": len(section.findings or ()) if section.searched else None,
         "error": None if entry.error is None else clipped(entry.error),
     }
 
@@ -370,7 +342,8 @@ def _bricks(sections: Sequence[Section], rows: Mapping[str, Sequence[LayerRow]])
             models.setdefault(key, set()).add(section.name)
             if row.sequence.latency_ms is not None:
                 totals.setdefault(key, []).append(row.sequence.latency_ms)
-    whole = math.fsum(ms for values in totals.values() for ms in values)
+    wholes = [whole_ms(section.estimate) for section in sections if section.model is not None]
+    whole = None if None in wholes else math.fsum(ms or 0.0 for ms in wholes)
     ranked = sorted(totals, key=lambda key: -math.fsum(totals[key]))[:_MOST]
     return [
         {

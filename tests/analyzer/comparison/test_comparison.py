@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import NoReturn
 
 import onnx
 import pytest
 from dlbricks.analyzer.advice import advise
 from dlbricks.analyzer.comparison.compare import Comparison, compare
 from dlbricks.analyzer.comparison.difference import Relation
+from dlbricks.analyzer.comparison.results import Results
 from dlbricks.analyzer.report.answers.comparison import comparison_answer
 from dlbricks.analyzer.report.tables import render
 from dlbricks.bricks.cutting.sequences import sequences
@@ -290,6 +292,21 @@ def test_estimates_stand_in_where_models_are_not_measured(bench, base, other, by
         assert row.ratio == pytest.approx(1.2, rel=0.01)
     elif verdict is Relation.SLOWER:
         assert row.ratio_ci95[1] / row.ratio > 1.15  # the error of two methods
+
+
+def test_a_side_of_which_too_little_is_stored_takes_no_worker(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.run(bench.plain, ms=1.0, bricks=bench.bricks(0.2))
+    bench.run(bench.torch, bricks=dict([*bench.bricks(0.2).items()][:2]))
+
+    def started(*_: object) -> NoReturn:
+        raise AssertionError("an estimate may load the model in a worker, and nothing could be compared with it")
+
+    monkeypatch.setattr(Results, "estimate", started)
+    (row,) = of(bench).rows
+
+    assert row.pair.base.best is not None
+    assert row.verdict is None
+    assert "the model is not measured" in (row.reason or "")
 
 
 def test_runs_are_apart_and_the_oldest_is_the_base(bench) -> None:

@@ -135,6 +135,19 @@ def test_nothing_is_stored_at_all(lab, fork):
     assert "--graph fused" in command, "the default of generate"
 
 
+def test_a_measured_model_is_known_without_any_brick(lab, fork):
+    (model,) = decompose([fork], Cut(1))
+    lab.put([(model.own.key, 5.0)], subject=Subject.MODEL, conditions=Conditions(1, "model"))
+
+    answer = one(lab, fork)
+
+    assert (answer.truth.ms, answer.place.stack) == (pytest.approx(5.0), lab.stack.key)
+    assert (answer.latency.ms, answer.parts.coverage.sequences) == (None, 0.0)
+    lab.put([(model.own.key, 6.0)], subject=Subject.MODEL, conditions=Conditions(2, "model"))
+    assert one(lab, fork).truth.ms is None, "two combinations match, and none is a brick's"
+    assert one(lab, fork, threads=2).truth.ms == pytest.approx(6.0)
+
+
 def test_the_graph_of_which_most_is_stored_is_taken(lab, keys_of):
     """A unit of one layer is the same brick along fusions and in the model's own graph."""
     ones = ", ".join(["1.0"] * 8)

@@ -98,6 +98,7 @@ def test_an_operator_with_a_faster_kernel_of_an_older_opset_says_so(subject_of, 
 
     assert "AveragePool" in found.title
     assert found.remedy.settings == settings
+    assert found.at_most == (not settings), "without a known way, the saving is no prediction"
 
 
 @pytest.mark.parametrize(("ms", "found"), [(0.8, 0), (3.0, 1)])

@@ -19,6 +19,7 @@ from dlbricks.analyzer.findings.analysed_model import AnalysedModel
 from dlbricks.analyzer.findings.analyze import ANALYSES, analyze, shown_once
 from dlbricks.analyzer.findings.finding import Analysis, Finding, Remedy
 from dlbricks.analyzer.findings.proof import LATE, Proving, Workbench, proof_of
+from dlbricks.analyzer.setups import estimates_here, set_up
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.constructor.choice import Choice, Query
 from dlbricks.constructor.construction import construct
@@ -214,6 +215,29 @@ def test_when_the_time_is_up_no_analysis_begins_and_nothing_is_tried(folder: Pat
     assert set(row.unasked) >= {f"{one.name}: {LATE}" for one in ANALYSES}
     assert stages == [Stage.ANALYSE] * len(ANALYSES)
     assert not row.findings
+    assert set(row.untried) == {*(one.name for one in ANALYSES), "rewrites"}
+
+
+@pytest.mark.parametrize("far", [True, False])
+def test_a_model_that_its_bricks_do_not_explain_has_the_trial_of_denormal_numbers_first(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch, far: bool
+) -> None:
+    (entry,) = estimates_here(find_models([folder / "seeded.onnx"]), store, set_up())
+    ends = (0.009, 0.011) if far else (0.9, 1.1)
+    entry = replace(entry, truth=replace(entry.truth, ratio=ends[0], ratio_ci95=ends))
+    order: list[str] = []
+
+    def prove(_bench: Workbench, findings: Sequence[Finding], **_how: Any) -> list[Finding]:
+        order.extend(finding.kind for finding in findings)
+        return [replace(finding, unproven=LATE) for finding in findings]
+
+    monkeypatch.setattr(Workbench, "prove", prove)
+    monkeypatch.setattr(analysing, "rewrite_findings", lambda *_, **__: (order.append("rewrites"), ([], []))[1])
+    (row,) = analyze([entry], store=store, prove=True).rows
+
+    assert (order.index("denormals") < order.index("rewrites")) == far
+    assert {"denormals", "threads"} <= {*row.untried}
+    assert f"denormals: {LATE}" in row.unasked
 
 
 def test_an_analysis_that_breaks_costs_its_own_findings_alone(

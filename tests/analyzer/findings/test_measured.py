@@ -123,3 +123,41 @@ def test_pairs_of_conversions_that_nothing_takes_in_are_found(subject_of, writte
     assert found.saving_ms == pytest.approx(4.0, rel=0.01)  # two pairs; what is between them is not foreseen
     assert found.remedy.action == "manual"
     assert any(why in line for line in found.evidence)
+
+
+DYNAMIC = (
+    '<ir_version: 8, opset_import: ["": 17]> g (float[1,4,8,8] x) => (float[1,4,8,8] y) <int8[4,4,1,1] w = {W}>'
+    "{q, s, z = DynamicQuantizeLinear(x) i = ConvInteger(q, w, z) f = Cast<to=1>(i) y = Mul(f, s)}"
+).replace("W", ", ".join(["1"] * 16))
+
+
+def test_convolutions_that_were_quantised_dynamically_are_named_with_the_way_out(subject_of, written, measured):
+    source = written(DYNAMIC)
+    measured(source, {"DynamicQuantizeLinear": 0.1, "ConvInteger": 5.0, "Cast": 0.1, "Mul": 0.1})
+
+    (found,) = quantisation.DYNAMIC_CONVOLUTIONS.run(subject_of(source))
+
+    assert found.current_ms == pytest.approx(5.0, rel=0.01)
+    assert found.saving_ms == pytest.approx(4.0, rel=0.01)
+    assert "quantize_static" in found.remedy.text
+    assert not found.at_most, "the factor was measured: it is a prediction"
+
+
+NARROW = (
+    '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]> g (float[ROWS,32] x) => (float[ROWS,2] y)'
+    "<uint8[2,1,16] w = {W}, float[2] s = {1.0, 1.0}, float[ROWS,2] b>"
+    "{a = Relu(x) b = com.microsoft.MatMulNBits<K=32, N=2, bits=4, block_size=32LEVEL>(a, w, s) y = Tanh(b)}"
+).replace("W}", ", ".join(["1"] * 32) + "}")
+
+
+@pytest.mark.parametrize(
+    ("rows", "level", "count"), [(1, "", 1), (1, ", accuracy_level=1", 1), (1, ", accuracy_level=4", 0), (64, "", 0)]
+)
+def test_products_of_four_bits_and_few_rows_are_faster_in_int8(subject_of, written, measured, rows, level, count):
+    source = written(NARROW.replace("ROWS", str(rows)).replace("LEVEL", level))
+    measured(source, {"Relu": 0.1, "MatMulNBits": 2.0, "Tanh": 0.1})
+
+    found = [*quantisation.ACCURACY_LEVEL.run(subject_of(source))]
+
+    assert len(found) == count
+    assert all(one.saving_ms == pytest.approx(1.0, rel=0.01) for one in found)

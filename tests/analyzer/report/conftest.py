@@ -18,6 +18,9 @@ from dlbricks.generator.measurement.ceilings import measure_ceilings
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import find_models
+from lab import lab
+
+__all__ = ["Reported", "finding", "lab", "reported"]
 
 HOSTILE = (
     "<script>window.hit = 1</script>",
@@ -37,11 +40,13 @@ class Reported:
     sections: tuple[Section, ...]
     store: str
 
-    def page(self, *names: str, findings: dict[str, tuple[Finding, ...]] | None = None) -> str:
-        """The page of some of the models, with findings by name."""
+    def page(
+        self, *names: str, findings: dict[str, tuple[Finding, ...]] | None = None, untried: tuple[str, ...] = ()
+    ) -> str:
+        """The page of some of the models, with findings by name, and what was not tried of each."""
         chosen = [one for one in self.sections if not names or one.name in names]
         given = findings or {}
-        return render_page([dataclasses.replace(one, findings=given.get(one.name)) for one in chosen])
+        return render_page([dataclasses.replace(one, findings=given.get(one.name), untried=untried) for one in chosen])
 
 
 @pytest.fixture(scope="session")

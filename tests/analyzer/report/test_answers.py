@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from dlbricks.analyzer.estimation.estimate import estimate
 from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.answers.estimated import estimates_answer
 from dlbricks.analyzer.report.answers.runs import run_answer
@@ -21,7 +22,7 @@ from dlbricks.generator.measurement.run import RunReport
 from dlbricks.generator.measurement.selection import Chosen, Selection, Sources
 from dlbricks.generator.measurement.settings import MeasurementSettings, Order
 from flat import changed, flat_estimate
-from lab import summary_of
+from lab import Lab, summary_of
 
 
 def _sequence(index: int, latency_ms: float, lowest_ms: float, stack: str, variant: str) -> SequenceLatency:
@@ -127,7 +128,7 @@ def test_a_sweep_names_what_is_interpolated_and_shows_no_bound_above_its_estimat
 
     (row,) = Estimates(tuple(known)).to_json()["sweeps"]
     (other,) = between.to_json()["sweeps"]
-    summary = estimates_answer(between).summary
+    summary = render(estimates_answer(between)).splitlines()
 
     assert [point["lower_bound_ms"] for point in row["points"]] == [9.0, None, None]
     assert [point["per_s"] for point in row["points"]] == [100.0, 100.0, 100.0]
@@ -136,6 +137,19 @@ def test_a_sweep_names_what_is_interpolated_and_shows_no_bound_above_its_estimat
     assert other["best_batch"] is None  # of what is measured, no batch is twice another
     assert "a against batch" in summary
     assert any("75% interpolated" in line for line in summary)
+
+
+def test_layers_that_cannot_be_bricks_are_told_by_their_first_cause(lab: Lab) -> None:
+    chain = "".join(f"s{n} = SequenceInsert(s{n - 1}, x) " for n in range(1, 9))
+    source = lab.source(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        m (float[4,8] x) => (int64 y) {{ r = Relu(x) s0 = SequenceConstruct(r) {chain} y = SequenceLength(s8) }}"""
+    )
+
+    summary = estimates_answer(estimate([source], store=lab.store), explain=True).summary
+
+    assert sum("is a sequence" in line for line in summary) == 2, "in the short answer and in the long one"
+    assert summary.count("  and 9 layers that cannot be bricks because of these") == 2
 
 
 def _beside(name: str, ratio: float | None = 1.09, **changes: object) -> Estimate:
@@ -210,9 +224,11 @@ def test_only_the_costliest_of_the_critical_path_are_listed() -> None:
     )  # fmt: skip
     entry = _beside("m", sequences=path, path=path)
 
-    some, every = (estimates_answer(Estimates((entry,)), explain=True, most=most).summary for most in (15, None))
+    some, every = (
+        render(estimates_answer(Estimates((entry,)), explain=True, most=most)).splitlines() for most in (15, None)
+    )
 
-    begin = next(i for i, line in enumerate(some) if "critical path" in line)
+    begin = next(i for i, line in enumerate(some) if "m: critical path" in line)
     assert some[begin + 1].split() == ["ms", "±95%", "operators", "layer"]
     assert some[begin + 3].split() == ["19.0", "±", "0.5", "Conv", "n19"]
     assert some[begin + 18] == "and 5 more (--all lists them)"
@@ -231,3 +247,19 @@ def test_a_bound_above_the_estimate_is_none() -> None:
     assert answer.table is not None
     assert answer.table[0]["lower_bound_sequential_ms"] is None
     assert answer.summary[0].startswith("m: the sum of its fastest known bricks is 6.00 ms, above the estimate")
+    close = _beside("m", ci95_ms=(4.2, 6.5), lower_bound_sequential_ms=6.0, lower_bound_sequential_ci95_ms=(5.8, 6.2))
+    assert estimates_answer(Estimates((close,))).summary == [], "a difference within the interval has no cause"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "ends", "words"),
+    [(0.01, (0.009, 0.011), "may be slow, for example by denormal numbers. To try that: dlbricks analyze m --prove"),
+     (2.0, (1.7, 2.3), "do not rely on its shares by layer"), (0.6, (0.5, 0.7), "")],
+)  # fmt: skip
+def test_an_estimate_far_from_its_model_is_told_in_words(ratio: float, ends: tuple[float, float], words: str) -> None:
+    entry = _beside("m", ratio, ratio_ci95=ends, measured_ms=227.0, estimate_ms=227 * ratio)
+
+    text = "\n".join(estimates_answer(Estimates((entry,))).summary)
+
+    assert words in text
+    assert ("m: measured 227 ms" in text) == bool(words), "0.7 is not far: no error of composing is excluded"

@@ -11,12 +11,12 @@ import pytest
 from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.answers.estimated import estimates_answer
 from dlbricks.analyzer.report.tables import (
-    WIDTH,
     Answer,
     Field,
     Format,
     form_cells,
     form_columns,
+    only_errors,
     printable,
     render,
 )
@@ -139,6 +139,19 @@ def test_a_name_cannot_write_into_a_page() -> None:
     assert rest == ["````text", "```", r"a|b<img src=x>`[c](d)\n# e: skipped", "````"]
 
 
+@pytest.mark.parametrize(
+    ("unit", "value", "interval", "text"),
+    [("share", 0.13, (0.081, 0.179), "13% ± 5%"), ("share", 0.13, (0.127, 0.133), "13% ± 0.3%"),
+     ("ratio", 0.488, (0.2, 1.07), "0.488 [0.200, 1.070]"), ("ms", 12.34, (12.2, 12.48), "12.3 ± 0.1")],
+)  # fmt: skip
+def test_a_value_and_its_interval_have_one_unit(
+    unit: str, value: float, interval: tuple[float, float], text: str
+) -> None:
+    answer = Answer([{"v": value, "ci": interval}], columns=[Field("v", "v", unit, interval="ci")])
+
+    assert render(answer).splitlines()[-1] == text
+
+
 def test_what_does_not_fit_is_wrapped_and_spare_columns_are_left_out() -> None:
     rows = [{"key": "k" * 12, "ms": 1.5, "ci": (1.25, 1.75), "reason": "it is too large for this machine " * 5}]
     columns = [
@@ -204,10 +217,49 @@ def test_tables_of_layers_fit_whatever_their_names() -> None:
     )  # fmt: skip
     entry = flat_estimate(name="m", granularity=1, coverage=Coverage(1.0, None), sequences=(part,), path=(part,))
 
-    text = render(estimates_answer(Estimates((entry,)), explain=True))
+    piped, shown = (render(estimates_answer(Estimates((entry,)), explain=True), width=width) for width in (None, 100))
 
-    assert "MatMul" in text
-    assert max(map(len, text.splitlines())) <= WIDTH
+    assert piped.count(name) == 2, "whole, in one row"
+    assert "MatMul" in shown
+    assert name not in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_what_is_piped_is_neither_wrapped_nor_cut() -> None:
+    name, prose = "model/" * 40, "word " * 60 + "end"
+    answer = Answer([{"name": name, "why": prose}], columns=[Field("name"), Field("why", spare=True)], summary=[prose])
+
+    lines = render(answer).splitlines()
+
+    assert len(lines) == 5
+    assert lines[2].split("  ")[0] == name
+    assert lines[-1] == prose
+
+
+def test_on_a_terminal_names_are_shortened_in_the_middle_and_prose_wraps_at_words() -> None:
+    name, command = f"models/{'x' * 90}/tail.onnx", f"dlbricks measure {'y' * 90}"
+    answer = Answer([{"name": name}], columns=[Field("name")], summary=[f"{'word ' * 30}end: {command}; more words"])
+
+    _, _, row, blank, *prose = render(answer, width=60).splitlines()
+
+    assert row.startswith("models/x")
+    assert row.endswith("x/tail.onnx")
+    assert (len(row), row.count("…"), blank) == (60, 1, "")
+    assert all(len(line) <= 60 for line in prose if "dlbricks" not in line)
+    assert f"    {command};" in prose, "a command stays in one piece"
+    assert " ".join(" ".join(prose).split()) == f"{'word ' * 30}end: {command}; more words"
+
+
+def test_lines_of_the_same_reason_become_one() -> None:
+    summary = [*(f"m{n}: nothing to compare with" for n in range(18)), "a: one", "b: other", "c: same", "d: same"]
+    details = ["x: missing", "  since it is", "y: missing", "  since it is", "z: missing"]
+    errors = Answer([{"name": f"m{n}", "error": "needs transformers"} for n in range(4)])
+
+    lines = render(Answer([], summary=[*summary, *details])).splitlines()
+
+    assert lines[0] == f"{', '.join(f'm{n}' for n in range(18))}: nothing to compare with"
+    assert lines[1:] == ["a: one", "b: other", "c: same", "d: same", *details]
+    assert only_errors(errors) == ["m0, m1, m2, m3: needs transformers"]
 
 
 # Numbers as they are written ---------------------------------------------------------------------------------------

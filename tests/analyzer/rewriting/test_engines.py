@@ -64,7 +64,7 @@ CASES = {
         "{a = Add(x, three) b = Clip(a, zero, six) c = Mul(x, b) y = Div(c, six)}", {},
     ),
     "a selection after pointwise work": (
-        "demand", "only what is needed",
+        "unused", "parts that no output needs",
         ("(float[64,64] x) => (float[1,64] y) <int64[1] b = {63}, int64[1] e = {64}, int64[1] a = {0}>"
         "{m = MatMul(x, w) t = Tanh(m) y = Slice(t, b, e, a)}"), {"w": random(64, 64)},
     ),
@@ -74,11 +74,11 @@ CASES = {
         {"w": random(64, 64, 1, 1)},
     ),
     "equal products of two names": (
-        "constants", "the same computed twice", ROWS + "{a = MatMul(x, v) b = MatMul(x, w) c = Tanh(b) y = Add(a, c)}",
+        "constants", "common subexpressions", ROWS + "{a = MatMul(x, v) b = MatMul(x, w) c = Tanh(b) y = Add(a, c)}",
         {"v": random(64, 64), "w": random(64, 64)},
     ),
     "a filter in bytes": (
-        "constants", "computed once",
+        "constants", "folded",
         X + "<float s = {0.1}>{f = DequantizeLinear(w, s) y = Conv<pads=[1,1,1,1]>(x, f)}",
         {"w": np.rint(10 * random(8, 8, 3, 3)).astype(np.int8)},
     ),
@@ -96,16 +96,17 @@ CASES = {
         "{y = MatMul(x, v) z = MatMul(x, w)}"), {"v": random(64, 64), "w": random(64, 16)},
     ),
     "one of several transposed convolutions": (
-        "demand", "only what is needed", ("(float[4,8,64] x) => (float[1,2,130] y) <int64[1] b = {1}, int64[1] e = {2},"
+        "unused", "parts that no output needs",
+        ("(float[4,8,64] x) => (float[1,2,130] y) <int64[1] b = {1}, int64[1] e = {2},"
         "int64[1] a = {0}>{r = Relu(x) c = ConvTranspose<strides=[2]>(r, w) y = Slice(c, b, e, a)}"),
         {"w": random(8, 2, 4)},
     ),
     "a mask of zeros": (
-        "constants", "zeros and ones left out", ROWS + "{t = Tanh(x) s = Add(t, z) y = Exp(s)}",
+        "constants", "identities removed", ROWS + "{t = Tanh(x) s = Add(t, z) y = Exp(s)}",
         {"z": np.zeros((32, 64), np.float32)},
     ),
     "outputs far apart of dilated convolutions": (
-        "demand", "only what is needed", ("(float[4,64,27] x) => (float[4,64,1] y) {a = Conv(x, u) r = Relu(a)"
+        "unused", "parts that no output needs", ("(float[4,64,27] x) => (float[4,64,1] y) {a = Conv(x, u) r = Relu(a)"
         " b = Conv<dilations=[3]>(r, v) t = Relu(b) y = Conv<dilations=[9]>(t, w)}"),
         {name: random(64, 64, 3, seed=place) for place, name in enumerate("uvw")},
     ),

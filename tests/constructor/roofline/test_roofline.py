@@ -11,6 +11,7 @@ from dlbricks.analyzer.estimation.estimates import Estimates
 from dlbricks.analyzer.report.answers.estimated import estimates_answer
 from dlbricks.analyzer.report.tables import Format, render
 from dlbricks.bricks.cutting.sequences import sequences
+from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.layer import LayerSequence
 from dlbricks.bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
 from dlbricks.constructor.measurements import BrickMeasurements
@@ -303,3 +304,33 @@ def test_in_place_the_larger_side_is_the_working_set():
     work = Work(0, weight_bytes=0, read_bytes=MIB, written_bytes=MIB)
 
     assert memory_ms(work, ceilings(), "hot", MACHINE) == pytest.approx(2 * MIB / 4e9 * 1e3)
+
+
+INTEGERS = """
+<ir_version: 8, opset_import: ["" : 17]>
+integers (uint8[4, 8] x) => (float[4, 16] y) <int8[8, 16] w = {VALUES}> {
+    a = MatMulInteger(x, w)
+    y = Cast<to=1>(a)
+}
+""".replace("VALUES", ", ".join(["1"] * 128))
+
+
+def test_the_rate_of_float32_bounds_no_product_of_integers(lab, graph_of):
+    found = rows(graph_of(lab.source(INTEGERS, "integers")), ceilings(1.0), lab=lab, ms=1.0)["MatMulInteger"]
+
+    assert found.flops >= FLOPS
+    assert found.bound_ms == found.memory_ms < 1.0
+    assert "integer arithmetic is not measured" in found.note
+
+
+def test_a_roofline_above_the_measured_latency_is_none(lab, fork, keys_of):
+    lab.put((key, 0.5) for key in keys_of(fork))
+    put_ceilings(lab)
+    bound = estimate([fork], store=lab.store).rows[0].roofline.ms
+    lab.put([(build_graph(fork.skeleton()).key, bound / 2)], subject=Subject.MODEL)
+
+    (answer,) = estimate([fork], store=lab.store)
+
+    assert answer.roofline.ms is answer.roofline.headroom is None
+    assert "above the latency" in answer.roofline.reason
+    assert answer.roofline.bricks is not None

@@ -118,8 +118,7 @@ def test_nothing_is_begun_on_a_device_that_is_not_there(small_suite, small_model
 
 
 @pytest.mark.usefixtures("here")
-def test_the_list_has_a_row_for_each_device(cli, lack, monkeypatch):
-    monkeypatch.setattr("dlbricks.cli.console.WIDTH", 300)  # no cell is wrapped
+def test_the_list_has_a_row_for_each_device(cli, lack):
     (row,) = [row for row in cli("backends", "list", "--json").json["results"] if row["name"] == "torch"]
     table = [line.split("  ") for line in cli("backends", "list").out.splitlines() if line.startswith("torch ")]
     refused = cli("measure", "squeezenet", "--backend", "torch", "--device", "cuda")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import onnx
@@ -10,6 +11,7 @@ from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.db.values import Subject
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.registry import get
+from dlbricks.generator.machine.lock import machine_lock
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import find_models
@@ -44,6 +46,21 @@ def test_each_model_has_a_row_and_its_ground_truth_or_its_error(small_models, st
     assert stored.undisturbed_ns == pytest.approx(good.undisturbed_ms * 1e6)
     assert (stored.unroll, stored.summary.samples) == (1, 12)
     assert measure([], store=store).rows == ()
+
+
+def test_what_is_wrong_with_a_model_is_told_before_the_wait_for_another_process(small_models, store, tmp_path):
+    (tmp_path / "broken.onnx").write_bytes(b"\x00")
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04")
+    broken = find_models([tmp_path / "broken.onnx"])
+
+    with machine_lock():
+        (row,) = measure(broken, store=store).rows
+        with pytest.raises(UsageError, match="no model has such a dimension"):
+            measure([replace(model, dims=(("zz", 3),)) for model in small_models], store=store)
+        with pytest.raises(UsageError, match="not an npz file"):
+            measure(small_models, store=store, data=tmp_path / "broken.npz")
+
+    assert "broken.onnx" in row.error
 
 
 def test_a_model_alone_has_its_memory_and_percentiles_of_single_executions(small_models, store):

@@ -89,6 +89,9 @@ def test_a_whole_model_is_measured_again_and_it_is_said(small_models, store, thr
     (kept,) = store.measurements(subject=Subject.MODEL)
     assert kept.summary.samples == 10
     assert any("1 session taken again, 0 sessions kept" in line for line in measure_answer(report).summary)
+    assert any(
+        "is for the mean of this run; means of other runs" in str(line) for line in measure_answer(report).summary
+    )
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def _ends_with(code: str) -> tuple[str, ...]:
          "SIGSEGV: about to fall"),
         ("os._exit(7)", WorkerCrashed, "status 7"),
         ("os.kill(os.getpid(), 9)", WorkerOutOfMemory, "lack of memory"),
-        ("time.sleep(600)", WorkerTimeout, "'hello' in time"),
+        ("time.sleep(600)", WorkerTimeout, "did not finish starting in time"),
         ("print('hello yourself', flush=True); time.sleep(600)", WorkerError, "not a message of the protocol"),
         ("sys.stderr.write('chatter\\n' * 300_000 + 'the cause\\n'); sys.stderr.flush(); os._exit(1)", WorkerCrashed,
          r"status 1: the cause$"),  # more than a pipe holds: only the last line is kept

@@ -116,8 +116,7 @@
   const hold = (model, brick) => model.bricks[brick];
 
   function layers(place, model) {
-    const total = model.layers.brick.reduce((sum, one) => sum + Math.max(0, hold(model, one).ms ?? 0), 0) || 1;
-    const whole = model.bricks.every((one) => one.ms !== null); // a share of a part would say nothing
+    const total = model.whole || 1, whole = model.whole !== null; // a share of a part would say nothing
     const each = model.layers.brick.map((one, index) => ({ brick: hold(model, one), name: model.layers.name[index], executed: model.layers.executed[index], index, path: model.layers.path[index], sum: hold(model, one).ms }));
     const unique = model.bricks.map((brick, number) => {
       const at = model.layers.brick.indexOf(number);
@@ -146,7 +145,7 @@
         { id: "half_ms", title: "±95%", number: true, kind: "pm", value: (row) => row.brick.half, cell: (row) => (row.brick.half === null ? "" : fixed(row.brick.half, digits)) },
         { id: "count", title: "×", number: true, value: (row) => row.brick.count, hint: "How often the brick occurs in the model" },
         ...(bricks ? [{ id: "total_ms", title: "All, ms", number: true, value: (row) => row.sum, cell: (row) => fixed(row.sum, broad) }] : []),
-        { id: "share", title: "Share", number: true, kind: "share", value: (row) => (row.sum === null || !whole ? null : row.sum / total), cell: (row) => (row.sum === null || !whole ? "–" : meter(row.sum / total, colour(row.brick.op, model), most)), hint: "Of the sum of all layers" },
+        { id: "share", title: "Share", number: true, kind: "share", value: (row) => (row.sum === null || !whole ? null : row.sum / total), cell: (row) => (row.sum === null || !whole ? "–" : meter(row.sum / total, colour(row.brick.op, model), most)), hint: "Of the whole model" },
         ...(bounded ? [
           { id: "bound_ms", title: "Bound, ms", number: true, value: (row) => row.brick.bound, cell: (row) => [fixed(row.brick.bound, digits), row.brick.by ? el("small", null, row.brick.by) : null].filter(Boolean), hint: "What the machine's ceilings allow at least" },
           { id: "headroom", title: "Headroom", number: true, value: (row) => row.brick.headroom, cell: (row) => (row.brick.headroom === null ? el("span", { title: row.brick.note }, "–") : `${ratio(row.brick.headroom)}×`), hint: "Time / bound" },
@@ -286,7 +285,7 @@
 
   function tree(place, model) {
     const length = model.layers.brick.map((one) => hold(model, one).ms);
-    const total = length.reduce((sum, one) => sum + Math.max(0, one ?? 0), 0) || 1, whole = !length.includes(null);
+    const total = model.whole || 1, whole = model.whole !== null;
     const digits = decimals([total]), most = Math.max(...model.outline.map(([begin, width, count]) => length.slice(begin, begin + width * count).reduce((sum, one) => sum + (one ?? 0), 0))) / total;
     const costs = (begin, end) => length.slice(begin, end).reduce((sum, one) => (one === null || sum === null ? null : sum + one), 0);
     function line(title, cost, kind) {
@@ -315,7 +314,8 @@
     const open = models.filter((one) => one.timed < one.layers || one.error !== null).length, first = bricks.slice(0, 5);
     if (open) lead.append(`${open} of ${counted(models.length, "model")} ${open === 1 ? "is" : "are"} not measured in whole. `);
     if (first.length) {
-      lead.append(el("strong", null, percent(first.reduce((total, one) => total + one.share, 0))), ` of the time of all layers${open ? " that are measured" : ""} goes into `, el("strong", null, counted(first.length, "brick")));
+      if (first[0].share === null) lead.append("Most of the measured time goes into ", el("strong", null, counted(first.length, "brick")));
+      else lead.append(el("strong", null, percent(first.reduce((total, one) => total + one.share, 0))), " of the time goes into ", el("strong", null, counted(first.length, "brick")));
       lead.append(", the first of them ", bdi(`${first[0].op} ${first[0].reads} → ${first[0].writes}`), `, which ${counted(first[0].models, "model")} ${first[0].models === 1 ? "has" : "have"}.`);
     }
     if (far.length) lead.append(" Farthest from what the machine allows is ", el("strong", null, bdi(far[0].name)), `: ${ratio(far[0].headroom)} times its roofline.`);
@@ -344,7 +344,7 @@
       { id: "operator", title: "Operator", value: (row) => row.op, cell: (row) => [el("i", { class: `dot ${colour(row.op)}` }), bdi(row.op)] },
       { id: "shapes", title: "Reads [weight] → writes", kind: "shapes", value: (row) => `${row.reads} → ${row.writes}`, cell: (row) => bdi(`${row.reads} → ${row.writes}`) },
       { id: "total_ms", title: "All, ms", number: true, value: (row) => row.total, cell: (row) => fixed(row.total, decimals(bricks.map((one) => one.total))) },
-      { id: "share", title: "Share", number: true, kind: "share", value: (row) => row.share, cell: (row) => meter(row.share, colour(row.op), bricks[0].share) },
+      { id: "share", title: "Share", number: true, kind: "share", value: (row) => row.share, cell: (row) => (row.share === null ? "–" : meter(row.share, colour(row.op), bricks[0].share)) },
       { id: "count", title: "Layers", number: true, value: (row) => row.count },
       { id: "models", title: "Models", number: true, value: (row) => row.models, cell: (row) => el("span", { title: row.names }, String(row.models)) },
       { id: "brick", title: "Brick", value: (row) => row.key, cell: (row) => keyed("brick", row.key) },

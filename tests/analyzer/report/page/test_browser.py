@@ -160,8 +160,16 @@ def test_the_overview_leads_to_each_model(reported: Reported, tmp_path: Path) ->
 
 
 def test_a_narrow_screen_scrolls_in_one_direction(reported: Reported, tmp_path: Path) -> None:
-    script = "return [innerWidth, document.documentElement.scrollWidth]"
+    script = """
+      const tables = [...document.querySelectorAll("table")];
+      const wide = tables.filter((one) => one.scrollWidth > one.parentElement.clientWidth);
+      const signed = wide.every((one) => getComputedStyle(one.parentElement).backgroundAttachment.includes("local"));
+      return [innerWidth, document.documentElement.scrollWidth, wide.length, signed]
+    """
 
-    width, scrolled = visit(reported.page(), script, tmp_path, width=500, place="m0").value
+    for place in ("m0", "all"):
+        width, scrolled, wide, signed = visit(reported.page(), script, tmp_path, width=500, place=place).value
 
-    assert scrolled <= width
+        assert scrolled <= width
+        assert wide
+        assert signed, "a table that is cut off has a shadow where it scrolls"

@@ -82,6 +82,11 @@ def test_without_an_analysis_the_page_says_so_and_claims_nothing(reported: Repor
     assert "found nothing" not in none
     assert "no analysis was run" not in nothing
     assert "found nothing that would make it faster" in nothing
+    untried = Page(reported.page("branches", findings={"branches": ()}, untried=("denormals",))).text
+    assert "found nothing" not in untried
+    assert "none is predicted, and denormals is left to try: dlbricks analyze" in untried
+    both = reported.page(findings=dict.fromkeys((one.name for one in reported.sections), ()), untried=("denormals",))
+    assert '"findings":null' in both, "what nobody looked for is no zero"
 
 
 def test_a_finding_is_shown_with_evidence_remedy_and_proof(reported: Reported, finding: Finding) -> None:
@@ -105,6 +110,7 @@ def test_findings_together_are_summed_up_and_bounds_are_no_savings(reported: Rep
     assert "Proven:" not in only  # what is predicted does not count
     assert text.index("Proven:") < text.index("Elsewhere") < text.index("Far from the roof")
     assert text.count("Saving at most") == 1
+    assert text.index("1 A bias") < text.index("2 Elsewhere") < text.index("3 Far from"), "numbered as shown"
     assert "found nothing that would make it faster" in only
     assert "Far from the roof" in only
 
