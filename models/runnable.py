@@ -63,8 +63,19 @@ def load_kinds(path: Path) -> dict[str, DimensionKind]:
     Raises:
         ModelError: The file cannot be read. The message names the file.
     """
+    model = load_open(path)
     with _naming(path):
-        return kinds_of(normalise(read_structure(path)).model)
+        return kinds_of(model)
+
+
+def load_open(path: Path) -> ModelProto:
+    """Load the structure of a model file in normal form, with its dynamic dimensions open.
+
+    Raises:
+        ModelError: The file cannot be read. The message names the file.
+    """
+    with _naming(path):
+        return normalise(read_structure(path)).model
 
 
 def load_full(

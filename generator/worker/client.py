@@ -259,6 +259,14 @@ class Worker(_Ended):
         """Load a network alone and execute it again and again; raises as ``load``."""
         return self.ask(request, messages.Occupied, timeout_s)
 
+    def decode(self, request: messages.Decode, *, timeout_s: float = Timeouts.load) -> None:
+        """Load a decoder, to run it token by token; raises as ``load``."""
+        self.ask(request, messages.Done, timeout_s)
+
+    def answer(self, request: messages.Answer, *, timeout_s: float = Timeouts.load) -> messages.Answered:
+        """Execute a loaded decoder token by token; raises as ``load``."""
+        return self.ask(request, messages.Answered, timeout_s)
+
     def close(self) -> None:
         """End the worker in order; kill it if it does not respond."""
         try:
