@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
 from pathlib import Path
 
 import onnx
@@ -96,23 +95,17 @@ class DecoderInput:
 
     def sizes(self, batch: int, new: int, past: int) -> tuple[int | None, ...]:
         """Return what each axis counts, for some new tokens behind some cached positions; None if nothing."""
-        total = past + new
-        match self.role, len(self.shape):
-            case (InputRole.TOKENS | InputRole.POSITIONS, 1):
-                return (new,)
-            case (InputRole.TOKENS | InputRole.POSITIONS, _):
-                return (*[None] * (len(self.shape) - 2), batch, new)
-            case (InputRole.MASK, 2):
-                return batch, total
-            case (InputRole.MASK, 3):
-                return batch, new, total
-            case (InputRole.MASK, 4):
-                return batch, None, new, total
-            case (InputRole.CACHE, rank):
-                return tuple([batch, *(past if axis == self.axis else None for axis in range(1, rank))])
-            case (InputRole.LAST, _):
-                return tuple([batch, *(None for _ in self.shape[1:])]) if self.shape else ()
-        return tuple(None for _ in self.shape)
+        rank, total = len(self.shape), past + new
+        counted: dict[InputRole, tuple[int | None, ...]] = {
+            InputRole.TOKENS: (batch, new),
+            InputRole.POSITIONS: (batch, new),
+            InputRole.MASK: {2: (batch, total), 3: (batch, new, total), 4: (batch, None, new, total)}.get(rank, ()),
+            InputRole.CACHE: (batch, *(past if axis == self.axis else None for axis in range(1, rank))),
+            InputRole.LAST: (batch, *(None for _ in self.shape[1:])),
+        }
+        sizes = counted.get(self.role, ())[-rank:] if rank else ()
+        # Positions may have other axes before, such as those of a picture.
+        return (*(None for _ in range(rank - len(sizes))), *sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +120,8 @@ class Decoder:
         branch: Name of the operator that chooses between prompt and step; None if both take the same way.
         shared: Past and present keys and values are one buffer.
         fixed: Sizes that the caller gives, by label.
+        weight_bytes: Bytes of its weights.
+        positions: Most positions that its tables have; None if no table tells.
     """
 
     name: str
@@ -136,6 +131,8 @@ class Decoder:
     branch: str | None
     shared: bool
     fixed: Mapping[str, int]
+    weight_bytes: int
+    positions: int | None
 
     @property
     def caches(self) -> tuple[DecoderInput, ...]:
@@ -170,13 +167,13 @@ class Decoder:
                             remedy="export it with open lengths, or give the models of the prompt and of a step",
                         )
                     continue
-                size = self.fixed.get(label) if size is None else size
-                if size is None:
+                told = self.fixed.get(label) if size is None else size
+                if told is None:
                     raise _unknown_axis(self.name, entry.name, axis, label)
-                before, where = sizes.setdefault(label, (size, place))
-                if before != size:
+                before, where = sizes.setdefault(label, (told, place))
+                if before != told:
                     raise UsageError(
-                        f"{self.name}: dimension '{label}' is {before} at {where}, and {size} at {place}",
+                        f"{self.name}: dimension '{label}' is {before} at {where}, and {told} at {place}",
                         remedy=f"name them apart in the file, or tell what the input is: {OPTION} '{entry.name}=ROLE'",
                     )
         return {label: size for label, (size, _) in sizes.items()}
@@ -231,7 +228,8 @@ def read_decoder(
         ModelError: The file cannot be read, or weights do not fit their operator.
     """
     given = {input_name: _role(text, input_name) for input_name, text in (roles or {}).items()}
-    return _Reading(load_open(path), name, given, dims or {}).decoder()
+    normal = load_open(path)
+    return _Reading(normal.model, normal.weight_bytes, name, given, dims or {}).decoder()
 
 
 def _role(text: str, name: str) -> InputRole:
@@ -252,9 +250,15 @@ class _Reading:
     """The graph of a decoder, with the branch of a merged file that reads the cache."""
 
     def __init__(
-        self, model: onnx.ModelProto, name: str, given: Mapping[str, InputRole], dims: Mapping[str, int]
+        self,
+        model: onnx.ModelProto,
+        weight_bytes: int,
+        name: str,
+        given: Mapping[str, InputRole],
+        dims: Mapping[str, int],
     ) -> None:
         self._graph, self._name, self._given, self._dims = model.graph, name, given, dims
+        self._weight_bytes = weight_bytes
         self._inputs = {value.name: value for value in model.graph.input if not is_weight(value)}
         self._outputs = {value.name: value for value in model.graph.output}
         self._shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer} | {
@@ -306,9 +310,27 @@ class _Reading:
             raise UsageError(f"{self._name}: {what} tokens", remedy=f"tell which: {OPTION} NAME=ROLE")
         shared = all(self._alike(name, present) for name, (present, _) in pairs.items())
         self._require_free(entries)
-        decoder = Decoder(self._name, entries, logits, self._vocabulary, self._branch, shared, dict(self._dims))
+        decoder = Decoder(
+            self._name, entries, logits, self._vocabulary, self._branch, shared, dict(self._dims), self._weight_bytes,
+            self._most_positions(entries),
+        )  # fmt: skip
         decoder.dims(batch=self._batch(entries), new=3, past=5)  # every open axis is known, and none counts two things
         return decoder
+
+    def _most_positions(self, entries: Sequence[DecoderInput]) -> int | None:
+        """Return the rows of the shortest table that positions select from."""
+        rows = []
+        for entry in entries:
+            reached = self._reached(entry.name, _keeps) if entry.role is InputRole.POSITIONS else ()
+            rows += [
+                self._shapes.get(node.input[0], ())[:1]
+                for node, slot in reached
+                if slot and dict(operator_of(node).roles).get(slot) == operators.ROWS
+            ]
+        for readers in self._readers.values():
+            for node, _ in readers:
+                rows += [self._shapes.get(node.input[slot], ())[:1] for slot in _angles(node)]
+        return min((size for size, *_ in filter(None, rows) if size > 1), default=None)
 
     def _require_free(self, entries: Sequence[DecoderInput]) -> None:
         """Check that each size that the caller gives is one that nothing else tells."""
@@ -358,14 +380,14 @@ class _Reading:
                 + " the scores of tokens",
                 remedy="name the output 'logits'",
             )
-        return named[0]
+        return str(named[0])
 
     def _entry(self, name: str, pair: tuple[str, int | None] | None) -> DecoderInput:
-        value = self._inputs[name]
-        tensor = value.type.tensor_type
-        shape, labels = [], []
+        tensor = self._inputs[name].type.tensor_type
+        shape: list[int | None] = []
+        labels: list[str] = []
         for axis, dim in enumerate(tensor.shape.dim):
-            fixed = dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+            fixed = int(dim.dim_value) if dim.HasField("dim_value") and dim.dim_value >= 0 else None
             label = "" if dim.dim_param in NAMELESS else dim.dim_param
             shape.append(fixed)
             labels.append("" if fixed is not None else label or f"{name}[{axis}]")
@@ -375,9 +397,7 @@ class _Reading:
             return entry
         if pair is None:
             raise self._not_understood(name, "no output extends it")
-        present, axis = pair
-        return DecoderInput(*(getattr(entry, field) for field in ("name", "role", "dtype", "shape", "labels")),
-                            self._positions_axis(entry, axis), present)  # fmt: skip
+        return replace(entry, axis=self._positions_axis(entry, pair[1]), present=pair[0])
 
     def _positions_axis(self, entry: DecoderInput, axis: int | None) -> int:
         """Return the axis of a cache that counts positions."""
@@ -523,6 +543,13 @@ class _Reading:
                     f"{list(weights)}, which is not {columns} columns of {rows} in blocks of {block} ({bits} bits)",
                     remedy="quantise the model again with a block size that its tool supports",
                 )
+
+
+def _angles(node: onnx.NodeProto) -> tuple[int, ...]:
+    """Return the slot of a table of angles, with a row per position."""
+    slots = {"GroupQueryAttention": 7, "RotaryEmbedding": 2 if node.domain else 1}
+    slot = slots.get(node.op_type, len(node.input))
+    return (slot,) if slot < len(node.input) else ()
 
 
 def _keeps(node: onnx.NodeProto, slot: int) -> bool:

@@ -14,7 +14,14 @@ from ...models.skeleton import is_weight
 from ...models.subgraphs import bodies, captures, contains_operator, infer_shapes, is_standard, plain_domain
 from ..costs.costed_node import CostedNode, UnknownCostError
 from ..encoding import (
-    Array, element_name, element_number, encode_array, tensor_array, tensor_type, tensor_type_of_array, type_of,
+    Array,
+    element_name,
+    element_number,
+    encode_array,
+    tensor_array,
+    tensor_type,
+    tensor_type_of_array,
+    type_of,
 )  # fmt: skip
 from ..layer import Operand, Role, TensorType
 from ..operators import DEQUANTIZE, RANDOM, operator_of

@@ -70,9 +70,7 @@ class OrtTokenLoop(TokenLoop):
         scores = array_of(logits)
         tokens = scores.reshape(scores.shape[0], -1, scores.shape[-1])[:, -1].astype(np.float32).argmax(-1)
         if not self._decoder.shared:
-            self._caches = {
-                entry.name: present for entry, present in zip(self._decoder.caches, presents, strict=True)
-            }
+            self._caches = {entry.name: present for entry, present in zip(self._decoder.caches, presents, strict=True)}
         self._read(tokens[:, None])
         return [int(token) for token in tokens]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from dlbricks.analyzer.decoding.lengths import at_lengths, length_dimension, pair
+from dlbricks.analyzer.decoding.token_answer import token_figures, tokens_answer
+from dlbricks.analyzer.decoding.tokens import Tokens, tokens
 from dlbricks.analyzer.report.tables import render
-from dlbricks.analyzer.tokens import Tokens, at_lengths, length_dimension, pair, token_figures, tokens, tokens_answer
 from dlbricks.db import Store
 from dlbricks.errors import ModelNotFound, UnboundDimension, UsageError
 from dlbricks.models.dimensions import DimensionKind
