@@ -308,7 +308,7 @@ class _Reading:
         if len(tokens) != 1:
             what = f"inputs {', '.join(tokens)} all seem to be" if tokens else "none of its inputs seems to be"
             raise UsageError(f"{self._name}: {what} tokens", remedy=f"tell which: {OPTION} NAME=ROLE")
-        shared = all(self._alike(name, present) for name, (present, _) in pairs.items())
+        shared = all(self._in_place(entry) for entry in entries if entry.role is InputRole.CACHE)
         self._require_free(entries)
         decoder = Decoder(
             self._name, entries, logits, self._vocabulary, self._branch, shared, dict(self._dims), self._weight_bytes,
@@ -357,11 +357,13 @@ class _Reading:
         sizes = (zip(entry.shape, entry.sizes(-1, 0, 0), strict=True) for entry in entries)
         return next((own for entry in sizes for own, counted in entry if own and counted == -1), 2)
 
-    def _alike(self, name: str, present: str) -> bool:
-        """Return True if a cache and the output that extends it are declared alike."""
-        types = (self._inputs[name].type, self._outputs[present].type)
+    def _in_place(self, entry: DecoderInput) -> bool:
+        """Return True if a cache and its extension are declared alike, and the operator extends it in place."""
+        types = (self._inputs[entry.name].type, self._outputs[entry.present].type)
         first, second = (kind.SerializeToString(deterministic=True) for kind in types)
-        return bool(first == second)
+        named = entry.labels[entry.axis] != f"{entry.name}[{entry.axis}]"  # lengths without a name may differ
+        readers = (operator_of(node).traits for node, _ in self._readers[entry.name])
+        return bool(first == second and named and all(Trait.IN_PLACE in traits for traits in readers))
 
     def _logits(self, presents: set[str]) -> str:
         """Return the output with scores: a number per token of the vocabulary, for each position."""

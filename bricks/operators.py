@@ -149,6 +149,8 @@ class Trait(Flag):
     """Runtimes compute it on the way of a convolution or product."""
     SLOW = auto()
     """ONNX Runtime has no vectorised kernel for it on the CPU."""
+    IN_PLACE = auto()
+    """Extends a cache in the memory that it reads, if past and present are declared alike."""
     VALUED = auto()
     """Its time depends on the values of its operands, on equal shapes."""
 
@@ -578,7 +580,7 @@ _ROWS = (
     Operator("Attention", Kind.ATTENTION, work=linear.fused_attention, parameters=(1, 2),
              results=result_types.packed_attention, caches=((4, 1),), roles=((3, MASK),), domain=MICROSOFT),
     Operator("GroupQueryAttention", Kind.ATTENTION, work=linear.group_query_attention, shaped_by=_OPERANDS,
-             results=result_types.group_query_attention, caches=((3, 1), (4, 2)),
+             results=result_types.group_query_attention, traits=_T.IN_PLACE, caches=((3, 1), (4, 2)),
              roles=((5, LAST), (6, TOTAL), (9, POSITIONS), (10, MASK)), domain=MICROSOFT),
     Operator("MultiHeadAttention", Kind.ATTENTION, work=linear.multi_head_attention, shaped_by=_OPERANDS,
              parameters=(3,), results=result_types.multi_head_attention, caches=((6, 1), (7, 2)),

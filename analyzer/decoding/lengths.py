@@ -90,7 +90,7 @@ def pair(models: Sequence[str], dims: Mapping[str, int] | None = None) -> tuple[
     problem = next((source.problem for source in sources if source.problem), None)
     if len(models) == 1 and problem is not None:
         raise UsageError(
-            f"'{models[0]}' is neither a decoder of the zoo nor a model file",
+            f"'{models[0]}' is not a decoder of the zoo, and no model file",
             remedy="give a decoder's file, or the models of the prompt and of a step; "
             "'dlbricks models list' shows names that end in _prompt and _step",
         )

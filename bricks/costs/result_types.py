@@ -104,26 +104,18 @@ def multi_head_attention(call: CostedNode) -> list[TensorType | None]:
     """Return the types of MultiHeadAttention's result ``[B, S, v]``, and of present keys and values ``[B, H, L, d]``.
 
     Raises:
-        UnknownCostError: An operand has another rank, or the cache's buffer is longer than its content.
+        UnknownCostError: Query, keys and values are packed, or the cache's buffer is longer than its content.
     """
-    query, heads = call.input(0), int(call.require("num_heads"))
-    if call.has(8):
-        raise UnknownCostError("a cache in a buffer that is longer than its content")
-    batch, queries = query.shape[:2]
-    if len(query.shape) == 5:
-        width = value_width = query.shape[4]
-        keys = queries
-    elif len(query.shape) == 3 and call.has(1):
-        key, width = call.input(1).shape, query.shape[2] // heads
-        value = call.input(2).shape if call.has(2) else None
-        if len(key) not in {3, 4, 5} or (value is None and len(key) != 5):
-            raise UnknownCostError(f"{call.node.op_type} with keys {list(key)}")
-        keys = key[2] if len(key) == 4 else key[1]
-        packed = key[-1] if value is None else 0
-        value_width = packed or (value[3] if value and len(value) == 4 else (value or (0,))[-1] // heads)
-    else:
-        raise UnknownCostError(f"{call.node.op_type} of {list(query.shape)}")
+    query, key, value = (call.input(slot) for slot in range(3))
+    heads = int(call.require("num_heads"))
+    ranks = {len(key.shape), len(value.shape)}
+    if call.has(8) or len(query.shape) != 3 or ranks not in ({3}, {4}):
+        raise UnknownCostError(f"{call.node.op_type} of {list(query.shape)} and {list(key.shape)}")
+    batch, queries, packed = query.shape
+    keys = key.shape[_LENGTH] if ranks == {4} else key.shape[1]
     keys += call.input(6).shape[_LENGTH] if call.has(6) else 0
+    width = packed // heads
+    value_width = value.shape[3] if ranks == {4} else value.shape[2] // heads
     return [
         TensorType(query.dtype, (batch, queries, heads * value_width)),
         TensorType(query.dtype, (batch, heads, keys, width)),

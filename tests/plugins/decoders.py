@@ -69,10 +69,12 @@ def _embedded(draft: Draft) -> tuple[str, str]:
     """Embeddings of tokens and positions, and the mask to add to scores."""
     words = draft.op("Gather", draft.weight("table", VOCABULARY, WIDTH), "input_ids")
     places = draft.op("Gather", draft.weight("places", POSITIONS, WIDTH), "position_ids")
-    seen = draft.op("Cast", "attention_mask", to=FLOAT)
-    hidden = draft.op("Sub", draft.fixed("one", np.float32(1)), seen)
-    low = draft.op("Mul", hidden, draft.fixed("lowest", np.float32(-1e9)))
-    return draft.op("Add", words, places), draft.op("Unsqueeze", low, draft.fixed("head_axes", np.array([1, 2])))
+    numbers = draft.op("CumSum", "attention_mask", draft.fixed("last_axis", np.array(1)))  # positions, from 1
+    key = draft.op("Unsqueeze", numbers, draft.fixed("head_axes", np.array([1, 2])))
+    query = draft.op("Unsqueeze", "position_ids", draft.fixed("key_axes", np.array([1, 3])))
+    later = draft.op("Greater", key, draft.op("Add", query, draft.fixed("next", np.array(1))))
+    lowest = draft.fixed("lowest", np.float32(-1e9))
+    return draft.op("Add", words, places), draft.op("Mul", draft.op("Cast", later, to=FLOAT), lowest)
 
 
 def _attended(draft: Draft, layer: int, x: str, mask: str, presents: Sequence[str], *, cached: bool) -> str:
