@@ -21,7 +21,7 @@ from ...generator.worker.messages import Answer, Decode, Place
 from ..setups import Setup
 from .lengths import Side
 
-_SHARE = 1 / 3
+LOOP_SHARE = 1 / 3
 """Share of the measuring time that the loop gets."""
 
 _STEPS = 16
@@ -122,7 +122,7 @@ class Loop:
         """Make a visit if one is due."""
         if progress.stage is Stage.SAMPLE:
             self._begun = self._begun or time.monotonic()
-            if sum(self._spent_s.values()) <= _SHARE * (time.monotonic() - self._begun):
+            if sum(self._spent_s.values()) <= LOOP_SHARE * (time.monotonic() - self._begun):
                 self._visit()
         if self._progress is not None:
             self._progress(progress)

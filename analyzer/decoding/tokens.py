@@ -23,7 +23,7 @@ from ...tabular import Records, Row, Tabular, fields, record_of
 from ..estimation.estimate import estimates_in
 from ..measuring import MeasuringPlan
 from ..setups import Setup, cut_of, estimates_here, set_up, settled
-from .beside import Loop, LoopReport, LoopTask, LoopTime, running_loop
+from .beside import LOOP_SHARE, Loop, LoopReport, LoopTask, LoopTime, running_loop
 from .lengths import Side, sides_of
 
 _POINT = fields(
@@ -355,7 +355,8 @@ def _measured(
             if not models:
                 continue
             left_s = plan.left_s(0.0)
-            share_s = None if left_s is None else max(1.0, left_s / (len(parts) - number))
+            own = 1.0 - (LOOP_SHARE if isinstance(plan.progress, Loop) else 0.0)
+            share_s = None if left_s is None else max(1.0, own * left_s / (len(parts) - number))
             _, report = plan.measure(models, folder / name, {"visits": plan.visits, "budget_s": share_s})
             reports += [] if report is None else [report]
     return tuple(reports)
