@@ -198,7 +198,7 @@ class ExternalFolder:
             raise UnsafePath(f"external data path {location!r} is not allowed", remedy=remedy)
         path = self._folder / location
         real = os.path.realpath(path)
-        if os.path.commonpath((real, self._root)) != self._root:
+        if os.path.commonpath((real, self._root)) != self._root and not _in_same_repository(path, real):
             raise UnsafePath(f"external data path {location!r} leads to {real}, by a link", remedy=remedy)
         try:
             status = path.stat()
@@ -210,6 +210,15 @@ class ExternalFolder:
         if not stat.S_ISREG(status.st_mode):
             raise MissingExternalData(f"external data '{location}' is not a regular file")
         return path, status.st_size
+
+
+def _in_same_repository(path: Path, real: str) -> bool:
+    """Return True for a link of a hub's cache: ``models--X/snapshots/REVISION/...`` to ``models--X/blobs/HASH``."""
+    parts = Path(os.path.abspath(path)).parts  # noqa: PTH100  # the path as written, links and all
+    for index, part in enumerate(parts[:-2]):
+        if part.startswith("models--") and parts[index + 1] == "snapshots":
+            return str(Path(real).parent) == os.path.realpath(Path(*parts[: index + 1]) / "blobs")
+    return False
 
 
 def _integer(tensor: TensorProto, entries: dict[str, str], key: str, default: int) -> int:

@@ -138,7 +138,8 @@ class Loop:
     def report(self) -> LoopReport:
         """Return what it took."""
         times = {task: _time(taken) for task, taken in self._taken.items() if taken}
-        return LoopReport(times, self._reason, sum(self._spent_s.values()))
+        reason = self._reason or ("" if times else "the budget was spent before")
+        return LoopReport(times, reason, sum(self._spent_s.values()))
 
     def _visit(self, *, few: bool = False) -> None:
         """Visit the task that took least time so far, or that has fewest visits."""
@@ -195,7 +196,7 @@ def running_loop(
         yield LoopReport(reason=f"backend {how.runtime.backend} does not run the loop of a decoder")
         return
     file = DecoderFile(
-        str(source.path.resolve()), decoder.inputs, decoder.logits, decoder.vocabulary or 1, decoder.shared,
+        str(source.path.absolute()), decoder.inputs, decoder.logits, decoder.vocabulary or 1, decoder.shared,
         dict(decoder.fixed),
     )  # fmt: skip
     conditions = how.settings().conditions

@@ -423,7 +423,8 @@ def file_of(
 ) -> messages.NetworkFile:
     """Return a network in the form of the protocol."""
     return messages.NetworkFile(
-        path=str(runnable.path if str(runnable.path).startswith("@") else runnable.path.resolve()),
+        # Not resolved: external data is found beside a link, as in a hub's cache.
+        path=str(runnable.path if str(runnable.path).startswith("@") else runnable.path.absolute()),
         synthetic=runnable.synthetic,
         overrides=runnable.overrides,
         inputs=runnable.inputs,

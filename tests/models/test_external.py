@@ -120,3 +120,28 @@ def test_links_within_the_folder(tmp_path: Path, data: Path) -> None:
     (tmp_path / "inner.bin").symlink_to(data)
     path = write(tmp_path / "m.onnx", external("w", [4], location="inner.bin"))
     assert load_skeleton(path).weight_bytes == 16
+
+
+def test_links_of_a_hubs_cache_lead_to_the_blobs_of_their_repository(tmp_path: Path) -> None:
+    repository, other = tmp_path / "models--a--b", tmp_path / "models--c--d"
+    folder = repository / "snapshots" / "r1" / "onnx"
+    for path in (folder, repository / "blobs", repository / "refs", other / "blobs"):
+        path.mkdir(parents=True)
+    blobs = repository / "blobs"
+    targets = {
+        "own.data": blobs / "1", "other.data": other / "blobs" / "1", "refs.data": repository / "refs" / "1",
+        "out.data": blobs / "out",
+    }  # fmt: skip
+    for path in (*targets.values(), tmp_path / "weights.bin"):
+        path.write_bytes(bytes(16))
+    targets["out.data"].unlink()
+    targets["out.data"].symlink_to(tmp_path / "weights.bin")
+    for name, target in targets.items():
+        (folder / name).symlink_to(target)
+        write(repository / "blobs" / f"{name}.onnx", external("w", [4], location=name))
+        (folder / f"{name}.onnx").symlink_to(repository / "blobs" / f"{name}.onnx")
+
+    assert load_skeleton(folder / "own.data.onnx").weight_bytes == 16
+    for name in ("other.data", "refs.data", "out.data"):
+        with pytest.raises(UnsafePath, match="by a link"):
+            load_skeleton(folder / f"{name}.onnx")

@@ -134,7 +134,7 @@ def _converted(network: Network) -> Network:
 def _taken(network: Network) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """Return the structure without functions, and the values of the outermost graph's initializers."""
     model = network.structure()
-    folder = "" if network.path is None else str(network.path.resolve().parent)
+    folder = "" if network.path is None else str(network.path.absolute().parent)
     if model.functions:
         model = inliner.inline_local_functions(model)
     weights: dict[str, Array] = {}
