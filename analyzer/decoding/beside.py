@@ -91,12 +91,19 @@ class LoopReport:
     Attributes:
         times: Times by task.
         reason: Why it did not run, or ended early; empty if it ran.
+        possible: False if the backend cannot run it.
         wall_s: Time that it took in all, without loading.
     """
 
     times: Mapping[LoopTask, LoopTime] = field(default_factory=dict)
     reason: str = ""
+    possible: bool = True
     wall_s: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """True if it ran to its end, or cannot run at all."""
+        return not self.reason or not self.possible
 
 
 class Loop:
@@ -139,7 +146,7 @@ class Loop:
         """Return what it took."""
         times = {task: _time(taken) for task, taken in self._taken.items() if taken}
         reason = self._reason or ("" if times else "the budget was spent before")
-        return LoopReport(times, reason, sum(self._spent_s.values()))
+        return LoopReport(times, reason, wall_s=sum(self._spent_s.values()))
 
     def _visit(self, *, few: bool = False) -> None:
         """Visit the task that took least time so far, or that has fewest visits."""
@@ -190,10 +197,10 @@ def running_loop(
     """
     decoder, source = side.decoder, side.source
     if decoder is None or source.path is None:
-        yield LoopReport(reason="it takes a decoder in one file")
+        yield LoopReport(reason="it takes a decoder in one file", possible=False)
         return
     if not get(how.runtime.backend).offers(Backend.decoding):
-        yield LoopReport(reason=f"backend {how.runtime.backend} does not run the loop of a decoder")
+        yield LoopReport(reason=f"backend {how.runtime.backend} does not run the loop of a decoder", possible=False)
         return
     file = DecoderFile(
         str(source.path.absolute()), decoder.inputs, decoder.logits, decoder.vocabulary or 1, decoder.shared,

@@ -96,8 +96,20 @@ def _answers(result: Tokens) -> Iterator[str]:
         )
 
 
+_MANY = 1000
+"""Positions that a line tells the time of."""
+
+
 def _memory(result: Tokens) -> Iterator[str]:
-    memory = result.memory
+    """Yield lines about the memory, and about the time that cached positions add to a token."""
+    memory, points = result.memory, result.step.curve.points
+    if len(points) > 1 and points[-1].ms > points[0].ms:
+        added = (points[-1].ms - points[0].ms) / (points[-1].length - points[0].length)
+        behind = points[0].length - result.step.side.seen
+        yield (
+            f"a token behind {behind} positions takes {milliseconds(points[0].ms)} ms; each {_MANY:,} cached positions "
+            f"add {milliseconds(_MANY * added)} ms"
+        )
     if memory is not None:
         yield (
             f"memory: weights {size(memory.weight_bytes)}, cache {size(memory.position_bytes)} per position, "
