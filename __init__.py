@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .analyzer.comparison.compare import Comparison, compare
     from .analyzer.comparison.gate import Gate, gate
     from .analyzer.comparison.runtime_versions import VersionComparison, compare_versions
+    from .analyzer.decoding.tokens import Tokens, tokens
     from .analyzer.estimation.estimate import estimate, estimate_between
     from .analyzer.estimation.estimates import Estimates
     from .analyzer.findings.analyze import AnalyzeReport, analyze
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from .analyzer.report.tables import to_markdown
     from .analyzer.reporting import report
     from .analyzer.shell import shell_command
-    from .analyzer.tokens import Tokens, tokens
     from .bricks.cutting.sequences import make_sequence, sequences, split
     from .bricks.graph.model_graph import ModelGraph, build_graph
     from .bricks.layer import Layer, LayerSequence
@@ -188,8 +188,8 @@ __getattr__, __dir__ = lazy(
         "System": "db.values",
         "Tabular": "tabular",
         "Task": "constructor.remedies",
-        "Tokens": "analyzer.tokens",
         "VersionComparison": "analyzer.comparison.runtime_versions",
+        "Tokens": "analyzer.decoding.tokens",
         "advise": "analyzer.advice",
         "analyze": "analyzer.findings.analyze",
         "build_brick": "bricks.suite.brick",
@@ -222,7 +222,7 @@ __getattr__, __dir__ = lazy(
         "to_markdown": "analyzer.report.tables",
         "plots": "analyzer.report.drawing",
         "predict": "analyzer.predicting",
-        "tokens": "analyzer.tokens",
+        "tokens": "analyzer.decoding.tokens",
         "write_suite": "bricks.suite.writing",
     },
 )

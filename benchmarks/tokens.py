@@ -37,8 +37,9 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 from dlbricks import __version__
+from dlbricks.analyzer.decoding.lengths import pair
+from dlbricks.analyzer.decoding.tokens import Tokens, tokens
 from dlbricks.analyzer.setups import set_up
-from dlbricks.analyzer.tokens import Tokens, pair, tokens
 from dlbricks.db import Store
 from dlbricks.generator.machine.lock import machine_lock
 from dlbricks.generator.network.export import export_model

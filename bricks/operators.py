@@ -17,9 +17,10 @@ from enum import Enum, Flag, auto
 import onnx
 
 from ..models.subgraphs import plain_domain
-from .costs import elementwise, linear
+from .costs import elementwise, linear, result_types
 from .costs import runtime_fusions as fused
 from .costs.costed_node import CostedNode, Formula, UnknownCostError
+from .costs.result_types import ResultTypes
 from .layer import Cost
 
 MICROSOFT, BLOCKED = "com.microsoft", "com.microsoft.nchwc"
@@ -148,6 +149,8 @@ class Trait(Flag):
     """Runtimes compute it on the way of a convolution or product."""
     SLOW = auto()
     """ONNX Runtime has no vectorised kernel for it on the CPU."""
+    IN_PLACE = auto()
+    """Extends a cache in the memory that it reads, if past and present are declared alike."""
     VALUED = auto()
     """Its time depends on the values of its operands, on equal shapes."""
 
@@ -177,6 +180,7 @@ class Operator:
         kind: What an element of its output depends on.
         work: Its arithmetic; None if that is not known, or is ``each`` per element.
         each: Formula and work of one output element; None if that is not all.
+        results: Types of the outputs, of an operator that ONNX's shape inference does not know; None if unknown.
         traits: What else holds.
         shaped_by: What the shapes of its outputs depend on.
         data: Of moves and sums: slots of operands that are data; None for all. The others are sizes and indices.
@@ -184,6 +188,9 @@ class Operator:
         parameters: Slots of weights, biases, and scales of normalisation and quantisation, whose values never enter a
             key. Zero points are none, because runtimes choose kernels by them.
         deciding: Slots whose values decide shape, legality or work.
+        caches: Slots of past keys and values, each with the output that extends them along the last axis but one.
+        roles: Slots with a meaning of their own in a decoder of text: ``rows`` of a table, ``positions``, ``mask``,
+            ``last`` position of each sequence, and ``total`` number of positions.
         domain: Its domain; empty for ONNX's own.
     """
 
@@ -191,12 +198,15 @@ class Operator:
     kind: Kind
     work: Formula | None = None
     each: tuple[str, Cost] | None = None
+    results: ResultTypes | None = None
     traits: Trait = _NONE
     shaped_by: ShapedBy = ShapedBy.SHAPES
     data: tuple[int, ...] | None = (0,)
     neutral: int | None = None
     parameters: tuple[int, ...] = ()
     deciding: tuple[int, ...] = ()
+    caches: tuple[tuple[int, int], ...] = ()
+    roles: tuple[tuple[int, str], ...] = ()
     domain: str = ""
 
     def arithmetic(self, call: CostedNode) -> Cost:
@@ -218,6 +228,8 @@ UNKNOWN = Operator("", Kind(0), shaped_by=ShapedBy.OPERANDS)
 _ADD, _MUL, _DIV = Cost(additions=1), Cost(multiplications=1), Cost(divisions=1)
 _EXP, _CMP = Cost(exponentials=1), Cost(comparisons=1)
 _T = Trait
+ROWS, POSITIONS, MASK, LAST, TOTAL = "rows", "positions", "mask", "last", "total"
+"""Words of ``Operator.roles``."""
 _SHAPES, _OTHERS, _OPERANDS, _CONTENTS = ShapedBy.SHAPES, ShapedBy.OTHERS, ShapedBy.OPERANDS, ShapedBy.CONTENTS
 
 # fmt: off
@@ -340,7 +352,8 @@ _ROWS = (
     Operator("Expand", Kind.MOVE, work=elementwise.move,
              traits=_T.FILLS | _T.ORDERS | _T.MASKS | _T.STRIDED | _T.IDLE | _T.REPEATS, shaped_by=_OTHERS,
              deciding=(1,)),
-    Operator("Gather", Kind.MOVE, work=elementwise.move, traits=_T.COUNTS | _T.SELECTS | _T.SHRINKS),
+    Operator("Gather", Kind.MOVE, work=elementwise.move, traits=_T.COUNTS | _T.SELECTS | _T.SHRINKS,
+             roles=((1, ROWS),)),
     Operator("GatherElements", Kind.MOVE, work=elementwise.move, traits=_T.SELECTS),
     Operator("GatherND", Kind.MOVE, work=elementwise.move, traits=_T.SELECTS),
     Operator("Pad", Kind.MOVE, work=elementwise.move, shaped_by=_OTHERS, deciding=(1, 3)),
@@ -436,7 +449,7 @@ _ROWS = (
     Operator("RMSNormalization", Kind.NORMALISATION, work=elementwise.rms_norm, traits=_T.REAL | _T.ROWS,
              parameters=(1,)),
     Operator("SimplifiedLayerNormalization", Kind.NORMALISATION, work=elementwise.rms_norm, traits=_T.REAL | _T.ROWS,
-             parameters=(1,)),
+             parameters=(1,), results=result_types.rms_norm),
     # softmax
     Operator("Hardmax", Kind.SOFTMAX, work=elementwise.COMPARED),
     Operator("LogSoftmax", Kind.SOFTMAX, work=elementwise.log_softmax, traits=_T.ROWS),
@@ -449,9 +462,11 @@ _ROWS = (
     Operator("LSTM", Kind.RECURRENT, work=linear.lstm, parameters=(1, 2, 3, 5, 6, 7), deciding=(4,)),
     Operator("RNN", Kind.RECURRENT, work=linear.rnn, parameters=(1, 2, 3, 5), deciding=(4,)),
     # attention
-    Operator("Attention", Kind.ATTENTION, work=linear.attention, deciding=(6,)),
+    Operator("Attention", Kind.ATTENTION, work=linear.attention, deciding=(6,), caches=((4, 1), (5, 2)),
+             roles=((3, MASK),)),
     Operator("LinearAttention", Kind.ATTENTION, work=linear.linear_attention, shaped_by=_OPERANDS),
-    Operator("RotaryEmbedding", Kind.ATTENTION, work=linear.rotary_embedding, shaped_by=_OPERANDS),
+    Operator("RotaryEmbedding", Kind.ATTENTION, work=linear.rotary_embedding, shaped_by=_OPERANDS,
+             roles=((3, POSITIONS),)),
     # resampling
     Operator("AffineGrid", Kind.RESAMPLING, work=linear.affine_grid, deciding=(1,), shaped_by=_OPERANDS),
     Operator("Col2Im", Kind.RESAMPLING, work=elementwise.ADDED, deciding=(1, 2), shaped_by=_OPERANDS),
@@ -520,11 +535,13 @@ _ROWS = (
     # elementwise, com.microsoft
     Operator("BiasAdd", Kind.ELEMENTWISE, each=("x + bias + skip", _ADD + _ADD), domain=MICROSOFT),
     Operator("BiasGelu", Kind.ELEMENTWISE, each=("gelu(a + b)", _ADD + _ADD + 3 * _MUL + _EXP), parameters=(1,),
-             domain=MICROSOFT),
+             results=result_types.as_input, domain=MICROSOFT),
     Operator("FastGelu", Kind.ELEMENTWISE, each=("0.5 x (1 + tanh(c (x + d x x x)))", _ADD + _ADD + 6 * _MUL + _EXP),
-             work=fused.fast_gelu, parameters=(1,), domain=MICROSOFT),
-    Operator("Gelu", Kind.ELEMENTWISE, each=("0.5 x (1 + erf(x / sqrt 2))", _ADD + 3 * _MUL + _EXP), domain=MICROSOFT),
-    Operator("QuickGelu", Kind.ELEMENTWISE, each=("x sigmoid(alpha x)", _MUL + _MUL + _EXP), domain=MICROSOFT),
+             work=fused.fast_gelu, parameters=(1,), results=result_types.as_input, domain=MICROSOFT),
+    Operator("Gelu", Kind.ELEMENTWISE, each=("0.5 x (1 + erf(x / sqrt 2))", _ADD + 3 * _MUL + _EXP),
+             results=result_types.as_input, domain=MICROSOFT),
+    Operator("QuickGelu", Kind.ELEMENTWISE, each=("x sigmoid(alpha x)", _MUL + _MUL + _EXP),
+             results=result_types.as_input, domain=MICROSOFT),
     # view, com.microsoft
     Operator("ExpandDims", Kind.VIEW, work=elementwise.move, shaped_by=_OPERANDS, domain=MICROSOFT),
     # move, com.microsoft
@@ -538,37 +555,43 @@ _ROWS = (
     # product, com.microsoft
     Operator("FusedGemm", Kind.PRODUCT, work=fused.fused_gemm, parameters=(0, 1, 2), domain=MICROSOFT),
     Operator("FusedMatMul", Kind.PRODUCT, work=linear.fused_matmul, traits=_T.REAL, parameters=(0, 1),
-             domain=MICROSOFT),
+             results=result_types.fused_matmul, domain=MICROSOFT),
     Operator("TransposeMatMul", Kind.PRODUCT, work=linear.fused_matmul, shaped_by=_OPERANDS, parameters=(0, 1),
-             domain=MICROSOFT),
+             results=result_types.fused_matmul, domain=MICROSOFT),
     # pool, com.microsoft
     Operator("NhwcMaxPool", Kind.POOL, work=linear.max_pool, shaped_by=_OPERANDS, domain=MICROSOFT),
     # normalisation, com.microsoft
     Operator("EmbedLayerNormalization", Kind.NORMALISATION, work=fused.embed_layer_norm, shaped_by=_OPERANDS,
-             parameters=(2, 3, 4, 5, 6), domain=MICROSOFT),
+             parameters=(2, 3, 4, 5, 6), roles=((0, ROWS), (8, POSITIONS)), domain=MICROSOFT),
     Operator("GroupNorm", Kind.NORMALISATION, work=fused.microsoft_group_norm, shaped_by=_OPERANDS,
              domain=MICROSOFT),
     Operator("SkipGroupNorm", Kind.NORMALISATION, shaped_by=_OPERANDS, parameters=(1, 2), domain=MICROSOFT),
     Operator("SkipLayerNormalization", Kind.NORMALISATION, work=fused.skip_layer_norm, traits=_T.ROWS,
-             parameters=(2, 3, 4), domain=MICROSOFT),
+             parameters=(2, 3, 4), results=result_types.skip_norm, domain=MICROSOFT),
     Operator("SkipSimplifiedLayerNormalization", Kind.NORMALISATION, work=fused.skip_rms_norm, traits=_T.ROWS,
-             parameters=(2, 3), domain=MICROSOFT),
+             parameters=(2, 3), results=result_types.skip_norm, domain=MICROSOFT),
     # softmax, com.microsoft
-    Operator("BiasSoftmax", Kind.SOFTMAX, work=fused.bias_softmax, shaped_by=_OPERANDS, domain=MICROSOFT),
+    Operator("BiasSoftmax", Kind.SOFTMAX, work=fused.bias_softmax, shaped_by=_OPERANDS,
+             results=result_types.as_input, domain=MICROSOFT),
     # recurrent, com.microsoft
     Operator("DynamicQuantizeLSTM", Kind.RECURRENT, work=fused.dynamic_quantize_lstm, shaped_by=_OPERANDS,
              parameters=(1, 2, 3, 7, 8, 10), domain=MICROSOFT),
     # attention, com.microsoft
-    Operator("Attention", Kind.ATTENTION, work=linear.fused_attention, parameters=(1, 2), domain=MICROSOFT),
+    Operator("Attention", Kind.ATTENTION, work=linear.fused_attention, parameters=(1, 2),
+             results=result_types.packed_attention, caches=((4, 1),), roles=((3, MASK),), domain=MICROSOFT),
     Operator("GroupQueryAttention", Kind.ATTENTION, work=linear.group_query_attention, shaped_by=_OPERANDS,
-             domain=MICROSOFT),
+             results=result_types.group_query_attention, traits=_T.IN_PLACE, caches=((3, 1), (4, 2)),
+             roles=((5, LAST), (6, TOTAL), (9, POSITIONS), (10, MASK)), domain=MICROSOFT),
     Operator("MultiHeadAttention", Kind.ATTENTION, work=linear.multi_head_attention, shaped_by=_OPERANDS,
-             parameters=(3,), domain=MICROSOFT),
+             parameters=(3,), results=result_types.multi_head_attention, caches=((6, 1), (7, 2)),
+             roles=((4, MASK), (5, MASK)), domain=MICROSOFT),
     Operator("RotaryEmbedding", Kind.ATTENTION, work=linear.rotary_embedding, shaped_by=_OPERANDS,
-             domain=MICROSOFT),
+             results=result_types.as_input, roles=((1, POSITIONS),), domain=MICROSOFT),
     # experts, com.microsoft: those that a router chooses, by its operands
-    Operator("MoE", Kind(0), traits=_T.VALUED, shaped_by=_OPERANDS, data=None, domain=MICROSOFT),
-    Operator("QMoE", Kind(0), traits=_T.VALUED, shaped_by=_OPERANDS, data=None, domain=MICROSOFT),
+    Operator("MoE", Kind(0), traits=_T.VALUED, shaped_by=_OPERANDS, data=None,
+             results=result_types.as_input, domain=MICROSOFT),
+    Operator("QMoE", Kind(0), traits=_T.VALUED, shaped_by=_OPERANDS, data=None,
+             results=result_types.as_input, domain=MICROSOFT),
     # conversion, com.microsoft
     Operator("DequantizeLinear", Kind.CONVERSION, work=fused.dequantize, parameters=(0, 1), domain=MICROSOFT),
     Operator("QuantizeLinear", Kind.CONVERSION, work=fused.quantize, parameters=(1,), domain=MICROSOFT),
@@ -577,13 +600,14 @@ _ROWS = (
              domain=MICROSOFT),
     Operator("GatherBlockQuantized", Kind.QUANTISED,
              work=elementwise.per_element("(x - zero_point) scale", fused.DEQUANTIZE), shaped_by=_OPERANDS,
-             parameters=(0, 2), domain=MICROSOFT),
+             parameters=(0, 2), results=result_types.gather_block_quantized, roles=((1, ROWS),), domain=MICROSOFT),
     Operator("MatMulBnb4", Kind.QUANTISED, work=fused.matmul_n_bits, shaped_by=_OPERANDS, domain=MICROSOFT),
     Operator("MatMulInteger16", Kind.QUANTISED, work=linear.matmul_integer, shaped_by=_OPERANDS,
              domain=MICROSOFT),
     Operator("MatMulIntegerToFloat", Kind.QUANTISED, work=fused.matmul_integer_to_float, parameters=(1, 2, 3, 6),
              domain=MICROSOFT),
-    Operator("MatMulNBits", Kind.QUANTISED, work=fused.matmul_n_bits, parameters=(1, 2), domain=MICROSOFT),
+    Operator("MatMulNBits", Kind.QUANTISED, work=fused.matmul_n_bits, parameters=(1, 2),
+             results=result_types.matmul_n_bits, domain=MICROSOFT),
     Operator("QAttention", Kind.QUANTISED, work=fused.quantized_attention, parameters=(1, 2, 3, 4), domain=MICROSOFT),
     Operator("QGemm", Kind.QUANTISED, work=fused.quantized_gemm, shaped_by=_OPERANDS,
              parameters=(1, 3, 4, 6, 7), domain=MICROSOFT),

@@ -18,6 +18,7 @@ from .models import (
     NEW_FOLDER,
     POSITIVE,
     assumed_dimensions,
+    contexts,
     custom_ops_option,
     data_option,
     dimension,
@@ -30,6 +31,7 @@ from .models import (
     option,
     saving,
     seconds,
+    setting,
     share,
     take_models,
     whole_models,
@@ -170,12 +172,27 @@ def predict(*, target: float, budget_s: float | None, stored: bool, database: st
 
 
 @click.command()
-@click.argument("models", nargs=-1, required=True, metavar="PROMPT [STEP]")
-@option("--prompt prompts", "Tokens of the prompt: lengths, or doubled from N to M.", lengths, default="32..512")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL|PROMPT STEP")
+@option(
+    "--prompt prompts",
+    "Tokens of the prompt: lengths, or doubled from N to M; else 512, of two models 32..512.",
+    lengths,
+)
 @option("--new", "Tokens of the answer.", POSITIVE, default=128)
 @option(
     "--at lengths", "Lengths to measure; else the shortest and longest needed one, and powers of two between.", lengths
 )
+@option("--context contexts", "Cached positions to tell the time of a token at; else 0,512,2048 of one file.", contexts)
+@option("--batch", "Sequences at once; else 1, or what two models fix.", POSITIVE)
+@option(
+    "--input roles",
+    "Of one file: what an input is, if name and use do not tell (tokens, positions, mask, cache, branch, last, total, "
+    "logits); repeatable.",
+    setting,
+    multiple=True,
+    metavar="NAME=ROLE",
+)
+@flag("--no-loop no_loop", "Do not run the loop of one file beside the bricks.")
 @option("--prompt-dim prompt_dimension", "Dimension of PROMPT that counts its tokens; else found.")
 @option("--past-dim past_dimension", "Dimension of STEP that counts the cache; else found.")
 @option(
@@ -197,33 +214,39 @@ def tokens(
     models: tuple[str, ...],
     lengths: tuple[int, ...] | None,
     dims: tuple[tuple[str, tuple[int, ...]], ...],
+    prompts: tuple[int, ...] | None,
+    roles: tuple[tuple[str, str], ...],
+    no_loop: bool,
     stored: bool,
     database: str,
     **options: Any,
 ) -> None:
     """Estimate the speed of a language model: time to first token, time per token, tokens per second.
 
-    PROMPT is the model that fills a cache of keys and values, STEP the one that extends it by a token. A common
-    beginning of
-    two zoo names also works. Bricks are measured at a few lengths; latencies between them are interpolated, and marked.
+    MODEL is a decoder in one file. Or PROMPT is the model that fills a cache of keys and values, STEP the one that
+    extends it by a token. A common beginning of two zoo names also works. Bricks are measured at a few lengths;
+    latencies between them are interpolated, and marked. The loop of a decoder in one file takes turns with them.
 
     \b
     Example:
-        dlbricks tokens distilgpt2 --prompt 32..512 --new 128
+        dlbricks tokens decoder.onnx --prompt 512 --new 128
     """
-    from ..analyzer.tokens import pair, token_figures, tokens_answer
-    from ..analyzer.tokens import tokens as time_tokens
+    from ..analyzer.decoding.lengths import decoder_models
+    from ..analyzer.decoding.token_answer import token_figures, tokens_answer
+    from ..analyzer.decoding.tokens import tokens as time_tokens
 
     if several := next((name for name, sizes in dims if len(sizes) > 1), None):
         raise click.BadParameter(
             f"{several} has one value here; --prompt and --new vary the lengths", param_hint="--dim"
         )
-    prompt, step = pair(models, {name: size for name, (size,) in dims})
-    with open_store(database, (prompt, step), stored=stored) as store, watched() as progress:
+    prompt, step = decoder_models(models, {name: size for name, (size,) in dims})
+    lengths_of_prompts = prompts or ((512,) if step is None else (32, 64, 128, 256, 512))
+    sources = [prompt] if step is None else [prompt, step]
+    with open_store(database, sources, stored=stored) as store, watched() as progress:
         setup = take_setup(options, stored=stored)
         speed = time_tokens(
-            prompt, step, store=store, lengths=lengths or (), setup=setup, measure=not stored, progress=progress,
-            **options,
+            prompt, step, store=store, prompts=lengths_of_prompts, lengths=lengths or (), roles=dict(roles),
+            setup=setup, loop=not no_loop, measure=not stored, progress=progress, **options,
         )  # fmt: skip
     judged = judgements(limits, token_figures(speed) if limits else {})
     answer(with_limits(tokens_answer(speed), judged), complete=speed.complete, **standing(judged))

@@ -99,6 +99,14 @@ def lengths(text: str) -> tuple[int, ...]:
     return _positive(text, wrong, f"{text!r}: a length is at least 1")
 
 
+def contexts(text: str) -> tuple[int, ...]:
+    """Numbers of cached positions, 0 among them: ``0,512,2048``."""
+    try:
+        return sizes(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a list of lengths; write 0, 0,512 or 256..2048") from error
+
+
 def _positive(text: str, wrong: str, zero: str) -> tuple[int, ...]:
     """Return sizes of at least 1; other text gives an error that names the rule."""
     try:
@@ -246,7 +254,8 @@ POSITIVE, NATURAL = click.IntRange(min=1), click.IntRange(min=0)
 
 _METAVARS: Mapping[Any, str] = {
     None: "NAME", POSITIVE: "N", NATURAL: "N", NEW_FILE: "FILE", seconds: "TIME", moment: "TIME", share: "SHARE",
-    saving: "LIMIT", batches: "N[,N...]", threads: "N[,N...]", lengths: "N[,N...]|N..M", dimension: "NAME=N[,N...]",
+    saving: "LIMIT", batches: "N[,N...]", threads: "N[,N...]", lengths: "N[,N...]|N..M", contexts: "N[,N...]|N..M",
+    dimension: "NAME=N[,N...]",
     setting: "NAME=VALUE",
 }  # fmt: skip
 """What help calls a value, by its type."""

@@ -17,7 +17,7 @@ from .binding import Binding, apply, kinds_of, plan
 from .control_flow import CourseChoice
 from .dimensions import DimensionKind
 from .external import ExternalFolder, follows_links, leaves_folder
-from .normal import normalise
+from .normal import NormalForm, normalise
 from .reader import external_locations, read_full, read_structure
 from .skeleton import Skeleton, is_weight
 from .subgraphs import declared_shape
@@ -63,8 +63,19 @@ def load_kinds(path: Path) -> dict[str, DimensionKind]:
     Raises:
         ModelError: The file cannot be read. The message names the file.
     """
+    normal = load_open(path)
     with _naming(path):
-        return kinds_of(normalise(read_structure(path)).model)
+        return kinds_of(normal.model)
+
+
+def load_open(path: Path) -> NormalForm:
+    """Load the structure of a model file in normal form, with its dynamic dimensions open.
+
+    Raises:
+        ModelError: The file cannot be read. The message names the file.
+    """
+    with _naming(path):
+        return normalise(read_structure(path))
 
 
 def load_full(

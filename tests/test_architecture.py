@@ -34,7 +34,7 @@ ROOMS = {
                   "fleet"],
     "constructor": ["uncertainty"],
     "models": ["zoo"],
-    "analyzer": ["estimation", "comparison", "manifests", "history", "rewriting", "findings", "report"],
+    "analyzer": ["estimation", "comparison", "manifests", "history", "rewriting", "findings", "report", "decoding"],
     "db": ["samples"],
 }  # fmt: skip
 

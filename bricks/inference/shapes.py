@@ -11,10 +11,20 @@ import onnx
 from onnx import numpy_helper
 
 from ...models.skeleton import is_weight
-from ...models.subgraphs import captures, contains_operator, infer_shapes, is_standard
-from ..encoding import Array, element_name, tensor_array, tensor_type, tensor_type_of_array, type_of
-from ..layer import TensorType
-from ..operators import DEQUANTIZE, RANDOM
+from ...models.subgraphs import bodies, captures, contains_operator, infer_shapes, is_standard, plain_domain
+from ..costs.costed_node import CostedNode, UnknownCostError
+from ..encoding import (
+    Array,
+    element_name,
+    element_number,
+    encode_array,
+    tensor_array,
+    tensor_type,
+    tensor_type_of_array,
+    type_of,
+)  # fmt: skip
+from ..layer import Operand, Role, TensorType
+from ..operators import DEQUANTIZE, RANDOM, operator_of
 from .arithmetic import EVALUATED_ELEMENTS, EVALUATED_FLOATS, Unevaluated, evaluate
 
 # Folding: layers that take no time at inference.
@@ -75,14 +85,19 @@ def fold(graph: onnx.GraphProto, types: Mapping[str, TensorType], *, dequantise:
     """
     constants = Constants(graph)
     for index, node in enumerate(graph.node):
-        if node.op_type in {"Shape", "Size"} and is_standard(node):
-            _fold_shape(index, node, constants, types)
-        elif dequantise and node.op_type == DEQUANTIZE:
-            continue
-        elif _depends_on_constants(node, constants):
-            constants.folded[index] = "depends on constants only"
-            _leave(node, constants, types)
+        _fold_node(index, node, constants, types, dequantise=dequantise)
     return constants
+
+
+def _fold_node(
+    index: int, node: onnx.NodeProto, constants: Constants, types: Mapping[str, TensorType], *, dequantise: bool
+) -> None:
+    """Add a node to the folded ones if it is."""
+    if node.op_type in {"Shape", "Size"} and is_standard(node):
+        _fold_shape(index, node, constants, types)
+    elif not (dequantise and node.op_type == DEQUANTIZE) and _depends_on_constants(node, constants):
+        constants.folded[index] = "depends on constants only"
+        _leave(node, constants, types)
 
 
 def _fold_shape(index: int, node: onnx.NodeProto, constants: Constants, types: Mapping[str, TensorType]) -> None:
@@ -228,14 +243,95 @@ def _rounds(
         types, unknown = _read_types(inferred.graph)
         constants = fold(model.graph, types, dequantise=dequantise)
         missing = _missing(model.graph, types, constants)
-        values = constants.found.keys() - put if missing else set[str]()
-        additions = [remaining.pop(name) for name in missing if name in remaining]
+        beyond = _beyond_onnx(model, types, constants, dequantise=dequantise) if missing else {}
+        types |= beyond
+        missing = [name for name in missing if name not in types and name not in constants.arrays]
+        values = constants.found.keys() - put if missing or beyond else set[str]()
+        additions = [_value_info(name, beyond[name]) for name in beyond]
+        additions += [remaining.pop(name) for name in missing if name in remaining]
         if not values and not additions:
             break
         put |= values
         current.graph.value_info.extend(additions)
         _put_values(current.graph, constants)
     return Inference(types, unknown, constants, inferred), missing
+
+
+def _beyond_onnx(
+    model: onnx.ModelProto, types: Mapping[str, TensorType], constants: Constants, *, dequantise: bool
+) -> dict[str, TensorType]:
+    """Return the types that follow from results of a runtime's own operators; add the nodes that then fold.
+
+    ONNX's inference stops at an operator that it does not know. From there on, in the order of the graph, the rows of
+    the table of operators (``Operator.results``) and the schemas of ONNX give the types of one node after the other.
+    """
+    graph = model.graph
+    if not any(operator_of(node).results is not None for node in graph.node):
+        return {}
+    opsets = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
+    known, found = dict(types), dict[str, TensorType]()
+    for index, node in enumerate(graph.node):
+        if index in constants.folded or all(name in known for name in node.output if name):
+            continue
+        _fold_node(index, node, constants, known, dequantise=dequantise)
+        values = [constants.arrays.get(name) for name in node.output] if index in constants.folded else []
+        results: Sequence[TensorType | None] = [
+            None if array is None else tensor_type_of_array(array) for array in values
+        ]
+        if None in results or not results:
+            results = _results(node, known, constants, opsets)
+        new = {name: kind for name, kind in zip(node.output, results, strict=False) if name and kind is not None}
+        known |= new
+        found |= {name: kind for name, kind in new.items() if name not in types}
+    return found
+
+
+def _results(
+    node: onnx.NodeProto, types: Mapping[str, TensorType], constants: Constants, opsets: Mapping[str, int]
+) -> Sequence[TensorType | None]:
+    """Return the types of a node's results by the table of operators, or by its schema; empty if unknown."""
+    row = operator_of(node)
+    if row.results is not None:
+        call = CostedNode(node, tuple(_operand(name, types, constants) for name in node.input), ())
+        try:
+            return row.results(call)
+        except (UnknownCostError, ArithmeticError, LookupError):
+            return []  # an illegal call; the oracle or the runtime says so
+    if not is_standard(node) or any(name and name not in types for name in node.input) or any(bodies(node)):
+        return []
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opsets.get("", 1), "")
+        inferred = onnx.shape_inference.infer_node_outputs(
+            schema,
+            node,
+            {name: _type_proto(types[name]) for name in node.input if name},
+            {
+                name: numpy_helper.from_array(array, name)
+                for name in node.input
+                if name and (array := constants.array(name)) is not None and array.size <= EVALUATED_ELEMENTS
+            },
+        )
+    except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return []
+    kinds = (inferred.get(name) for name in node.output)
+    return [None if kind is None else _static_type(onnx.ValueInfoProto(type=kind)) for kind in kinds]
+
+
+def _operand(name: str, types: Mapping[str, TensorType], constants: Constants) -> Operand:
+    if not name:
+        return Operand("", None, Role.ABSENT)
+    array = constants.array(name)
+    if array is None or array.size > EVALUATED_ELEMENTS:
+        return Operand(name, types.get(name), Role.WEIGHT if name in constants else Role.ACTIVATION)
+    return Operand(name, tensor_type_of_array(array), Role.CONSTANT, encode_array(array))
+
+
+def _type_proto(kind: TensorType) -> onnx.TypeProto:
+    return onnx.helper.make_tensor_type_proto(element_number(kind.dtype), kind.shape)
+
+
+def _value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, element_number(kind.dtype), kind.shape)
 
 
 def stated_types(model: onnx.ModelProto) -> Inference:

@@ -29,6 +29,7 @@ from ...errors import BackendError, BackendUnavailable, UsageError
 from ..device.device import Device, Run
 from ..device.host import open_device
 from ..machine.cores import pin
+from ..network.decoding import DecoderFile
 from ..network.network import Network
 
 T = TypeVar("T")
@@ -317,6 +318,38 @@ class Executable(ABC):
         """Free the runtime's resources; the object cannot be used afterwards."""
 
 
+class TokenLoop(ABC):
+    """A decoder loaded by a runtime, with its caches."""
+
+    @abstractmethod
+    def begin(self, *, batch: int, past: int, first: int, new: int) -> None:
+        """Draw random tokens, and random keys and values for what is cached before.
+
+        Args:
+            batch: Sequences at once.
+            past: Cached positions of each.
+            first: Tokens that the first execution reads; every further one reads the token that was chosen.
+            new: Executions at most.
+        """
+
+    @abstractmethod
+    def step(self) -> None:
+        """Execute once, to the end.
+
+        Raises:
+            BackendError: The execution failed.
+            MemoryError: There was not enough memory.
+        """
+
+    @abstractmethod
+    def choose(self) -> list[int]:
+        """Return the token with the highest score of each sequence, and read it next."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the runtime's resources; the object cannot be used afterwards."""
+
+
 class PackedExecutable(Executable):
     """A packed network with a runtime that records the time of every node until ``end``."""
 
@@ -364,6 +397,7 @@ _LACKS = {
     "calls": ("does not report which operators it executes", "use backend onnxruntime"),
     "executed_graph": _NO_GRAPH,
     "fused_graph": _NO_GRAPH,
+    "decoding": ("does not run the loop of a decoder", "leave the loop out with --no-loop"),
     "in_turn": ("cannot measure in cache mode 'model'", "use --cache hot or --cache cold"),
     "kernels": ("does not report the kernels that it executes", "leave out --kernels"),
     "plans": ("offers no choice of plans", "use backend cudnn or cublas"),
@@ -562,6 +596,10 @@ class Backend(ABC):
             How often each operator was executed, by the names of nodes, those in bodies of control flow too.
         """
         raise self._lacks(Backend.calls)
+
+    def decoding(self, decoder: DecoderFile, settings: Settings) -> TokenLoop:
+        """Load a decoder, to run it token by token; raise like ``prepare``."""
+        raise self._lacks(Backend.decoding)
 
     # Bricks that are run one by one as a model runs its layers: the cache mode ``model``
 

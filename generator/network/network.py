@@ -20,7 +20,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from ...bricks.operators import RANDOM
+from ...bricks.operators import RANDOM, Trait, operator_of
 from ...errors import BackendError, ModelError, UnboundDimension
 from ...models.binding import apply, plan
 from ...models.external import count_elements, payload_bytes
@@ -35,10 +35,6 @@ from .synthetic.weights import synthesise
 # A loop that generates text may bind the ``past`` and the ``present`` of a step to the same memory, as large as the
 # longest answer: GroupQueryAttention then writes the new position and copies nothing. A model is made for that where
 # both are declared with the same shape; otherwise ``present`` is longer by the new positions.
-
-
-_SLOTS = {"GroupQueryAttention": ((3, 1), (4, 2))}
-"""Operators that extend a cache in place: inputs, and the outputs that may be the same memory."""
 
 
 def shared_buffers(graph: onnx.GraphProto) -> dict[str, str]:
@@ -57,7 +53,8 @@ def shared_buffers(graph: onnx.GraphProto) -> dict[str, str]:
 
 def _caches(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
     for node in graph.node:
-        for read, written in _SLOTS.get(node.op_type, ()):
+        row = operator_of(node)
+        for read, written in row.caches if Trait.IN_PLACE in row.traits else ():
             if len(node.input) > read and len(node.output) > written:
                 yield node.input[read], node.output[written]
 

@@ -265,6 +265,14 @@ class Worker(_Ended):
         """Load a network alone and execute it again and again; raises as ``load``."""
         return self.ask(request, messages.Occupied, timeout_s)
 
+    def decode(self, request: messages.Decode, *, timeout_s: float = Timeouts.load) -> None:
+        """Load a decoder, to run it token by token; raises as ``load``."""
+        self.ask(request, messages.Done, timeout_s)
+
+    def answer(self, request: messages.Answer, *, timeout_s: float = Timeouts.load) -> messages.Answered:
+        """Execute a loaded decoder token by token; raises as ``load``."""
+        return self.ask(request, messages.Answered, timeout_s)
+
     def close(self) -> None:
         """End the worker in order; kill it if it does not respond."""
         try:
@@ -423,9 +431,8 @@ def file_of(
 ) -> messages.NetworkFile:
     """Return a network in the form of the protocol."""
     return messages.NetworkFile(
-        path=str(
-            runnable.path if str(runnable.path).startswith("@") else runnable.path.absolute()
-        ),  # a hub's file is a link, beside its data
+        # Not resolved: external data is found beside a link, as in a hub's cache.
+        path=str(runnable.path if str(runnable.path).startswith("@") else runnable.path.absolute()),
         synthetic=runnable.synthetic,
         overrides=runnable.overrides,
         inputs=runnable.inputs,

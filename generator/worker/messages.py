@@ -18,6 +18,8 @@ request      reply         effect
 ``Profile``  ``Profiled``  a network is run under the runtime's profiler
 ``Trace``    ``Traced``    a network is run unchanged, and its nodes' executions are counted
 ``Occupy``   ``Occupied``  a network is loaded and executed in a process that holds nothing else
+``Decode``   ``Done``      a decoder is loaded and kept, to be run token by token
+``Answer``   ``Answered``  a kept decoder is executed, each time with the cache of the time before
 ``Bye``      ``Done``      the worker ends, as it does when its input closes
 any          ``Refused``   the worker could not do it, and goes on
 ===========  ============  ============================================================
@@ -33,6 +35,7 @@ import msgspec
 
 from ...db.values import DEFAULT_RUNTIME, NATIVE, KernelView, Runtime, Stack
 from ...errors import WorkerError
+from ..network.decoding import DecoderFile
 
 
 class Request(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower):
@@ -247,11 +250,41 @@ class Occupy(Request, frozen=True):
     feeds: str = ""
 
 
-class Drop(Request, frozen=True):
-    """Drop a loaded network or pack; an unknown id is ignored.
+class Decode(Request, frozen=True):
+    """Load a decoder and keep it.
 
     Attributes:
-        id: Id of the network or pack.
+        id: Names it in later requests.
+        decoder: The decoder.
+    """
+
+    id: str
+    decoder: DecoderFile
+
+
+class Answer(Request, frozen=True):
+    """Execute a kept decoder several times; each time reads the token with the highest score of the time before.
+
+    Attributes:
+        id: Id of the decoder.
+        past: Cached positions at the beginning, with random keys and values.
+        first: Tokens that the first execution reads.
+        new: Executions.
+        batch: Sequences at once.
+    """
+
+    id: str
+    past: int
+    first: int
+    new: int
+    batch: int = 1
+
+
+class Drop(Request, frozen=True):
+    """Drop a loaded network, pack or decoder; an unknown id is ignored.
+
+    Attributes:
+        id: Its id.
     """
 
     id: str
@@ -448,7 +481,22 @@ class Occupied(Reply, frozen=True):
     executions_ns: tuple[int, ...]
 
 
-AnyRequest = Hello | Load | Time | Read | Outputs | Types | Extract | Profile | Trace | Occupy | Drop | Bye
+class Answered(Reply, frozen=True):
+    """Reply to ``Answer``.
+
+    Attributes:
+        tokens_ns: Time of each execution, with the binding of inputs and without the choice of the next token, less
+            the time that the kernel gave to other programs.
+        tokens: The chosen tokens, of all sequences, in the order of the executions.
+    """
+
+    tokens_ns: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+AnyRequest = (
+    Hello | Load | Time | Read | Outputs | Types | Extract | Profile | Trace | Occupy | Decode | Answer | Drop | Bye
+)
 
 
 def line_of(message: Request | Reply) -> bytes:

@@ -29,7 +29,7 @@ from ...bricks.reference import GEMM, built_in
 from ...db.values import NATIVE
 from ...errors import BackendError, ModelError, UsageError
 from ...models.subgraphs import declared_shape
-from ..backends.base import Backend, Executable, Settings
+from ..backends.base import Backend, Executable, Settings, TokenLoop
 from ..backends.custom_ops import adopt
 from ..backends.registry import get
 from ..device.device import Device
@@ -168,6 +168,9 @@ class _KeptPack:
             self.pack.close()
 
 
+_TIMING = (messages.Time, messages.Read, messages.Profile, messages.Occupy, messages.Answer)
+
+
 class _WorkerState:
     """State of the worker between requests."""
 
@@ -175,6 +178,7 @@ class _WorkerState:
         self._backend: Backend | None = None
         self._settings = Settings("cpu", 1, {})
         self._kept: dict[str, _Single | _KeptPack] = {}
+        self._decoders: dict[str, TokenLoop] = {}
         self._device: Device | None = None
         self._probe: Probe | None = None
         self._priority = Priority("off")
@@ -194,6 +198,8 @@ class _WorkerState:
             messages.Profile: self._profile,
             messages.Trace: self._trace,
             messages.Occupy: self._occupy,
+            messages.Decode: self._decode,
+            messages.Answer: self._answer_tokens,
             messages.Drop: self._drop,
             messages.Bye: lambda _: messages.Done(),
         }
@@ -206,7 +212,7 @@ class _WorkerState:
 
     def _prioritise(self, request: messages.AnyRequest) -> None:
         """Raise the priority for requests that time networks; give it back for the others."""
-        if isinstance(request, messages.Time | messages.Read | messages.Profile | messages.Occupy):
+        if isinstance(request, _TIMING):
             self._priority.high()
         elif not isinstance(request, messages.Drop):
             self._priority.usual()
@@ -460,10 +466,33 @@ class _WorkerState:
         finally:
             executable.close()
 
+    def _decode(self, request: messages.Decode) -> messages.Done:
+        self._drop(messages.Drop(request.id))
+        backend = self._greeted().require(Backend.decoding)
+        self._decoders[request.id] = backend.decoding(request.decoder, self._settings)
+        return messages.Done()
+
+    def _answer_tokens(self, request: messages.Answer) -> messages.Answered:
+        decoder = self._decoders.get(request.id)
+        if decoder is None:
+            raise UsageError(f"no decoder {request.id!r} is loaded")
+        times_ns: list[int] = []
+        tokens: list[int] = []
+        decoder.begin(batch=request.batch, past=request.past, first=request.first, new=request.new)
+        with undisturbed():
+            for _ in range(request.new):
+                clock = KernelClock()
+                begin = time.perf_counter_ns()
+                decoder.step()
+                elapsed_ns = time.perf_counter_ns() - begin
+                times_ns.append(elapsed_ns - clock.read().stolen_ns(self._settings.computing))
+                tokens += decoder.choose()
+        return messages.Answered(tuple(times_ns), tuple(tokens))
+
     def _drop(self, request: messages.Drop) -> messages.Done:
-        entry = self._kept.pop(request.id, None)
-        if entry is not None:
-            entry.close()
+        for kept in (self._kept.pop(request.id, None), self._decoders.pop(request.id, None)):
+            if kept is not None:
+                kept.close()
         return messages.Done()
 
     def _found(self, name: str) -> _Single | _KeptPack:

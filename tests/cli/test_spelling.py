@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+import onnx
 import pytest
+from decoders import one_file
 from dlbricks.cli.models import batches, dimension, lengths, moment, sizes
 
 
@@ -72,9 +74,26 @@ def test_a_length_and_a_batch_are_at_least_one() -> None:
 Cli = Callable[..., Any]
 
 
+def test_a_file_that_tokens_does_not_understand_is_one_line_and_wrong_usage(cli: Cli, branches: Path) -> None:
+    model = one_file()
+    for value in model.graph.input[3:]:
+        value.type.tensor_type.shape.dim[1].dim_param = "heads"
+    onnx.save(model, branches.parent / "heads.onnx")
+
+    for arguments, said in (
+        (["branches.onnx"], "branches is no decoder: none of its inputs (x) is a cache that an output extends"),
+        (["heads.onnx"], "input 'past_key_values.0.key' has one free axis too many"),
+        (["heads.onnx", "--dim", "heads=2", "--input", "position_ids=rows"], "--input position_ids=rows: no role"),
+        (["heads.onnx", "--dim", "heads=2", "--prompt", "300"], "has 256 positions, and 428 are asked for"),
+    ):
+        done = cli("tokens", *arguments)
+        assert (done.code, said in done.error) == (2, True), done.err
+
+
 def test_refused_commands_are_one_line(cli: Cli, here: Path) -> None:
     assert "is not a decoder of the zoo" in cli("tokens", "resnet50").error
     assert "not a list of lengths" in cli("tokens", "gpt2", "--prompt", "8..").error
+    assert "not a list of lengths" in cli("tokens", "gpt2", "--context", "x").error
     assert "nothing.so cannot be read" in cli("tokens", "gpt2", "--custom-ops", "nothing.so").error
     assert "cannot stay open" in cli("models", "export", "squeezenet", "--open", "-o", here).error
     assert "leave one of them out" in cli("models", "export", "gpt2", "--open", "--dim", "a=2", "-o", here).error

@@ -8,7 +8,7 @@ import pytest
 from dlbricks.constructor.curve import Curve, Point
 from dlbricks.constructor.result import Estimate
 from dlbricks.constructor.sweep import sizes_of, stem_of, swept
-from dlbricks.constructor.token_latency import generation, steps_of
+from dlbricks.constructor.token_latency import generation, rate, steps_of
 from flat import flat_estimate
 
 LENGTHS = (32, 64, 128, 256, 512)
@@ -96,7 +96,8 @@ def test_one_that_varies_in_two_sizes_is_none():
 # The time of an answer from two curves -----------------------------------------------------------------------------
 
 PROMPTS = Curve.through([Point(32, 100.0, (90.0, 110.0)), Point(64, 180.0, (170.0, 190.0))])
-STEPS = Curve.through([Point(n, 10.0 + n / 10, (9.0 + n / 10, 11.0 + n / 10)) for n in (32, 64, 128)])
+STEPS = Curve.through([Point(n + 1, 10.0 + n / 10, (9.0 + n / 10, 11.0 + n / 10)) for n in (32, 64, 128)])
+"""A step sees its own position, too."""
 
 
 def test_an_answer_is_its_prompt_and_one_step_for_each_further_token() -> None:
@@ -126,12 +127,39 @@ def test_what_is_not_known_stays_open() -> None:
 
 
 def test_an_interval_that_is_not_known_leaves_that_of_the_sum_open() -> None:
-    steps = Curve.through([Point(32, 13.0, (12.0, 14.0)), Point(64, 16.0, (15.0, 17.0))])
+    steps = Curve.through([Point(33, 13.0, (12.0, 14.0)), Point(65, 16.0, (15.0, 17.0))])
 
     made = generation(PROMPTS, steps, prompt=32, new=3)
 
     assert made.total_ms == pytest.approx(100.0 + 13.0 + 13.0 + 3 / 32)
     assert made.token_ci95_ms is None
+
+
+def test_several_sequences_at_once_have_their_tokens_together() -> None:
+    one, four = (generation(PROMPTS, STEPS, prompt=32, new=4, batch=batch) for batch in (1, 4))
+
+    assert four.token_ms == one.token_ms
+    assert four.tokens_per_s == pytest.approx(4 * one.tokens_per_s)
+    assert four.overall_tokens_per_s == pytest.approx(4 * one.overall_tokens_per_s)
+
+
+def test_a_rate_counts_the_tokens_of_a_prompt_and_those_behind_it() -> None:
+    steps = [10.0 + length / 10 for length in range(64, 67)]
+    prompt, alone, both, deep = (
+        rate(PROMPTS, STEPS, **how, batch=2)
+        for how in ({"prompt": 64}, {"new": 1, "context": 64}, {"prompt": 64, "new": 3}, {"new": 3, "context": 64})
+    )
+
+    assert [entry.test for entry in (prompt, alone, both, deep)] == ["pp64", "tg1 @ d64", "pp64+tg3", "tg3 @ d64"]
+    assert (prompt.tokens, prompt.ms, prompt.executions) == (128, 180.0, 1)
+    assert prompt.tokens_per_s == pytest.approx(1000 * 128 / 180)
+    assert prompt.tokens_per_s_ci95 == pytest.approx((128_000 / 190, 128_000 / 170))
+    assert (alone.ms, alone.each_ms) == (steps[0], steps[0])
+    assert alone.each_ci95_ms == pytest.approx((steps[0] - 1, steps[0] + 1))
+    assert (both.tokens, both.ms) == (2 * 67, pytest.approx(180 + sum(steps)))
+    assert (deep.executions, deep.interpolated, deep.each_ms) == (3, 2, pytest.approx(sum(steps) / 3))
+    assert rate(PROMPTS, STEPS, new=2).ms is None  # a step behind nothing was not measured
+    assert rate(PROMPTS, STEPS, new=2).tokens_per_s is None
 
 
 def test_nothing_is_said_beyond_the_measured_lengths() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....db.values import NATIVE, KernelView
-from ....errors import BackendError, BackendUnavailable
+from ....errors import BackendError, BackendUnavailable, UsageError
+from ...network.decoding import DecoderFile
 from ...network.network import Network
 from .. import base
 from ..custom_ops import CUSTOM_OPS, checked, paths_of
@@ -274,6 +276,17 @@ class OrtBackend(base.Backend):
         """From its own profile (see ``Backend``)."""
         network = replace(network, as_is=True)
         return session.traced(session_options(network, settings), partial(_load, network, settings))
+
+    def decoding(self, decoder: DecoderFile, settings: base.Settings) -> base.TokenLoop:
+        """Load a decoder with open lengths, on the CPU in its own precision (see ``Backend``)."""
+        from .token_loop import OrtTokenLoop
+
+        if settings.device != "cpu" or settings.dtype != NATIVE:
+            raise UsageError(
+                "the loop of a decoder runs on the CPU, in the precision of its file", remedy="add --no-loop"
+            )
+        network = Network(None, Path(decoder.path), {}, {}, ())
+        return OrtTokenLoop(decoder, session_options(network, settings))
 
     def prepare_packed(self, network: Network, settings: base.Settings) -> base.PackedExecutable:
         """Return a session that profiles itself (see ``Backend``)."""

@@ -41,7 +41,7 @@ from onnx import external_data_helper, helper, numpy_helper
 from ....bricks.graph.model_graph import Layouts
 from ....bricks.layer import ELEMENT_BITS
 from ....errors import BackendError
-from ....models.subgraphs import rename
+from ....models.subgraphs import all_graphs, rename
 from ...network.network import Network, array_type
 from ..base import ExecutedGraph, OptimiserTraits, ValueType, node_name
 from .session import Provider, created, save_graph, value_of
@@ -243,6 +243,31 @@ def _named(network: Network) -> onnx.ModelProto:
     return model
 
 
+def _beside_its_data(network: Network, path: Path) -> tuple[Network, Path]:
+    """Return a model file, and the folder of its external data.
+
+    A session that saves its graph takes no links that lead out of this folder, as those of a hub's cache do. It then
+    gets the structure of the file with the names that the links lead to.
+    """
+    if not path.is_symlink():
+        return network, path.parent
+    model = network.structure()
+    entries = [
+        entry
+        for graph in all_graphs(model.graph)
+        for tensor in graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    ]
+    targets = {entry.value: (path.parent / entry.value).resolve() for entry in entries}
+    folders = {target.parent for target in targets.values()}
+    if len(folders) != 1 or folders == {path.parent.resolve()}:
+        return network, path.parent
+    for entry in entries:
+        entry.value = targets[entry.value].name
+    return replace(network, model=model, path=None), folders.pop()
+
+
 def _created(
     network: Network, options: ort.SessionOptions, target: Path, providers: Sequence[Provider]
 ) -> tuple[ort.InferenceSession, object, onnx.ModelProto]:
@@ -251,8 +276,8 @@ def _created(
     side.symlink_to("/dev/null")
     save_graph(options, target, side.name, least=_DISCARDED_BYTES)
     if network.path is not None:
-        folder = str(network.path.absolute().parent)
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        network, folder = _beside_its_data(network, network.path.absolute())
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     session, weights = created(network, options, providers)
     model = onnx.load(str(target), load_external_data=False)
     with contextlib.suppress(FileNotFoundError):  # it took the side file away, having found it empty

@@ -1,0 +1,382 @@
+"""The time that a language model takes to answer: its prompt and its steps, from bricks at a few lengths."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ...constructor.curve import Curve, Point
+from ...constructor.result import Estimate
+from ...constructor.token_latency import Generation, Rate, generation, lengths_between, rate, steps_of
+from ...db import Store
+from ...errors import UsageError
+from ...generator.measurement.run import RunReport
+from ...generator.progress import ProgressCallback
+from ...models import ModelSource
+from ...tabular import Records, Row, Tabular, fields, record_of
+from ..estimation.estimate import estimates_in
+from ..measuring import MeasuringPlan
+from ..setups import Setup, cut_of, estimates_here, set_up, settled
+from .beside import LOOP_SHARE, Loop, LoopReport, LoopTask, LoopTime, running_loop
+from .lengths import Side, sides_of
+
+_POINT = fields(
+    "estimate_ms=latency.ms ci95_ms=latency.ci95_ms undisturbed_ms=latency.undisturbed_ms measured_ms=truth.ms "
+    "coverage=parts.coverage.sequences error"
+)
+"""What JSON says of an estimate at one length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The prompt or the step of a model, against its length.
+
+    Attributes:
+        side: The model at any length.
+        estimates: One per length, by length.
+        curve: The complete estimates, by the positions that an execution sees: those of a step's cache and its own.
+        undisturbed: The same on a quiet machine.
+    """
+
+    side: Side
+    estimates: dict[int, Estimate]
+    curve: Curve
+    undisturbed: Curve
+
+    def record(self) -> Row:
+        """Return the estimates as a JSON object."""
+        points = [{"length": length, **record_of(entry, _POINT)} for length, entry in self.estimates.items()]
+        left_out = [
+            asdict(point) | {"length": point.length - self.side.seen, "error": point.error}
+            for point in self.curve.left_out
+        ]
+        return {
+            "model": self.side.source.name,
+            "dimension": self.side.dimension,
+            "points": points,
+            "left_out": left_out,
+            "error": self.curve.error,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory of a decoder.
+
+    Attributes:
+        weight_bytes: Bytes of its weights.
+        cache_bytes: Bytes of all keys and values at the longest context.
+        positions: This context.
+        position_bytes: Bytes of the keys and values of one position of each sequence.
+    """
+
+    weight_bytes: int
+    cache_bytes: int
+    positions: int
+    position_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens(Tabular):
+    """The times of a language model for prompts of several lengths.
+
+    Attributes:
+        prompt: The model of the prompt.
+        step: The model of a step.
+        rows: One per length of the prompt.
+        undisturbed: The same on a quiet machine, without intervals, for comparing runs and machines.
+        rates: Rates of prompts, of tokens one by one, of both, and of one token behind each context.
+        batch: Sequences at once.
+        loop: What the loop of the model itself took; None if it was not asked for.
+        memory: Memory of a file with prompt and step; None for two models.
+        setup: How it was measured.
+        measured: Measurements of this call, of the prompt and of the step; may be empty.
+        wall_s: Duration of the whole call.
+    """
+
+    ANSWER = "decoding.token_answer.tokens_answer"
+
+    prompt: Part
+    step: Part
+    rows: tuple[Generation, ...]
+    undisturbed: tuple[Generation, ...]
+    rates: tuple[Rate, ...]
+    batch: int
+    loop: LoopReport | None
+    memory: Memory | None
+    setup: Setup
+    measured: tuple[RunReport, ...]
+    wall_s: float
+
+    @property
+    def complete(self) -> bool:
+        """True if every answer is known, from start to end, and the loop did not fail."""
+        known = all(row.total_ms is not None for row in self.rows) and all(rate.ms is not None for rate in self.rates)
+        return known and (self.loop is None or self.loop.complete)
+
+    @property
+    def tests(self) -> list[dict[str, object]]:
+        """The rates as JSON objects, with the times of the loop where it executed the same."""
+        return [asdict(entry) | {"each_ms": entry.each_ms, "each_ci95_ms": entry.each_ci95_ms, **self._looped(entry)}
+                for entry in self.rates]  # fmt: skip
+
+    def _looped(self, entry: Rate) -> dict[str, object]:
+        """Return the time of the loop for a rate, and the ratio of the estimate of the same executions to it."""
+        empty = dict.fromkeys(("loop_ms", "loop_ci95_ms", "loop_visits", "ratio", "ratio_ci95"))
+        taken, points = self._executed(entry)
+        if taken is None or not points:
+            return empty
+        ms = sum(point.ms for point in points) / len(points)
+        intervals = [point.ci95_ms for point in points if point.ci95_ms is not None]
+        known = len(intervals) == len(points)
+        mean = (
+            (sum(low for low, _ in intervals) / len(points), sum(high for _, high in intervals) / len(points))
+            if known
+            else None
+        )
+        ratio, ratio_ci95 = taken.ratio(ms, mean)
+        values = (taken.ms, taken.ci95_ms, taken.visits, ratio, ratio_ci95)
+        return dict(zip(empty, values, strict=True))
+
+    def _executed(self, entry: Rate) -> tuple[LoopTime | None, list[Point]]:
+        """Return what the loop executed of a rate, and the estimates of these executions."""
+        times = {} if self.loop is None else self.loop.times
+        for task, taken in times.items():
+            if task.prompt and entry.test == f"pp{task.length}":
+                points = [self.prompt.curve.at(task.length)]
+            elif not task.prompt and "pp" not in entry.test and task.length == entry.context:
+                points = [self.step.curve.at(context + 1) for context in task.contexts]
+            else:
+                continue
+            return taken, [point for point in points if point is not None] if None not in points else []
+        return None, []
+
+    def records(self) -> Records:
+        """Return one row per length of the prompt; tests, memory and measurements as totals."""
+        names = {"prompt_model": self.prompt.side.source.name, "step_model": self.step.side.source.name}
+        rows = [
+            names | {"batch": self.batch} | asdict(row)
+            | {"ttft_undisturbed_ms": still.ttft_ms, "token_undisturbed_ms": still.token_ms}
+            for row, still in zip(self.rows, self.undisturbed, strict=True)
+        ]  # fmt: skip
+        totals = {
+            "tests": self.tests,
+            "memory": None if self.memory is None else asdict(self.memory),
+            "loop_reason": None if self.loop is None else self.loop.reason or None,
+            "curves": {"prompt": self.prompt.record(), "step": self.step.record()},
+            "picked": list(self.setup.picked),
+            "measured": sum(report.measured for report in self.measured),
+            "wall_s": self.wall_s,
+        }
+        return Records(rows, totals)
+
+
+def tokens(
+    prompt: ModelSource,
+    step: ModelSource | None = None,
+    *,
+    store: Store,
+    prompts: Sequence[int],
+    new: int,
+    contexts: Sequence[int] | None = None,
+    batch: int | None = None,
+    lengths: Sequence[int] = (),
+    roles: Mapping[str, str] | None = None,
+    prompt_dimension: str | None = None,
+    past_dimension: str | None = None,
+    loop: bool = True,
+    setup: Setup | None = None,
+    measure: bool = True,
+    visits: int = 24,
+    budget_s: float | None = None,
+    suite: str | os.PathLike[str] | None = None,
+    progress: ProgressCallback | None = None,
+) -> Tokens:
+    """Estimate time to the first token, time per token and tokens per second, from bricks at a few lengths.
+
+    Latencies of prompt and step are estimated at these lengths and interpolated (``constructor/curve.py``). Nothing is
+    extrapolated. The loop of a file with both is run beside: greedy decoding with its cache, alternately with the
+    measurement.
+
+    Args:
+        prompt: A decoder in one file, or the model that takes a prompt and fills a cache.
+        step: The model that takes one token and extends the cache; None: the same file.
+        store: Database of the measurements.
+        prompts: Lengths of the prompt.
+        new: Tokens of every answer.
+        contexts: Cached positions to tell the time of one token at; None: 0, 512 and 2,048 for one file, as far as it
+            has positions.
+        batch: Sequences at once; None: 1, or what two models fix.
+        lengths: Measured lengths of prompt and step; empty: the shortest and longest needed one, and powers of two.
+        roles: Role by input of one file, for inputs that names and use do not tell.
+        prompt_dimension: Dimension of ``prompt`` that counts its tokens; None: found by name and place.
+        past_dimension: Dimension of ``step`` that counts positions in the cache; None: found by name and place.
+        loop: Run the loop of one file beside the measurement.
+        setup: How to measure; by default as ``set_up``.
+        measure: Decompose and measure missing bricks; False: use only stored measurements.
+        visits: Number of visits of each brick.
+        budget_s: Total time, instead of ``visits``.
+        suite: Folder for the bricks; None: a temporary one.
+        progress: Called between requests to the worker.
+
+    Raises:
+        UsageError: A length is less than 1 or beyond the model's positions, no prompt length is given, or an input is
+            not understood.
+        UnboundDimension: A model has no such dimension.
+        ModelError: A model cannot be read.
+        AmbiguousQuery: With ``measure=False``, several stored combinations match.
+        DlbricksError: The machine cannot measure now, or the suite's folder holds something else.
+
+    Example:
+        >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
+        ...     answers = tokens(*find_models(["decoder.onnx"]), store=store, prompts=[512], new=128)
+    """
+    begun = time.monotonic()
+    if not prompts or min(*prompts, *lengths, new, batch or 1, 1) < 1:
+        raise UsageError("prompts, answers and lengths have at least one token", remedy="give lengths of 1 or more")
+    how = setup or set_up()
+    if measure:
+        how = settled(how)
+    filled, extended = sides_of(
+        prompt, step, prompt_dimension=prompt_dimension, past_dimension=past_dimension, roles=roles, batch=batch
+    )
+    depths = _contexts(extended, prompts, new, contexts)
+    where = {
+        "prompt": sorted(set(lengths)) or lengths_between(min(prompts), max(prompts)),
+        "step": sorted({*lengths, *depths}) if lengths else _of_steps(extended, prompts, new, depths),
+    }
+    sides = {"prompt": filled, "step": extended}
+    sources = {name: side.at(where[name]) for name, side in sides.items()}
+    until = math.inf if budget_s is None else begun + budget_s
+    reports: tuple[RunReport, ...] = ()
+    looped: LoopReport | None = None
+    with ExitStack() as resources:
+        running: Loop | LoopReport | None = None
+        if measure and loop and extended.decoder is not None:
+            tasks = [
+                *(LoopTask(length, prompt=True) for length in prompts),
+                *(LoopTask(depth, prompt=False) for depth in depths),
+            ]
+            running = resources.enter_context(running_loop(extended, how, tasks, progress))
+        if measure:
+            called = running if isinstance(running, Loop) else progress
+            plan = MeasuringPlan(store, how, visits, budget_s, until, called)
+            reports = _measured(sources, plan, suite)
+        if isinstance(running, Loop):
+            running.finish(until)
+        looped = running.report() if isinstance(running, Loop) else running
+    estimates = iter(_estimates([*sources["prompt"], *sources["step"]], store, how, measure=measure))
+    parts = [_part(side, {length: next(estimates) for length in where[name]}) for name, side in sides.items()]
+    answers, still = (
+        tuple(generation(*curves, prompt=length, new=new, batch=filled.batch) for length in prompts)
+        for curves in ([part.curve for part in parts], [part.undisturbed for part in parts])
+    )
+    first, second = (part.curve for part in parts)
+    rates = [rate(first, second, prompt=length, batch=filled.batch) for length in prompts]
+    if extended.decoder is not None:
+        rates += [rate(first, second, new=new, batch=filled.batch)] if 0 in depths else []
+        rates += [rate(first, second, prompt=length, new=new, batch=filled.batch) for length in prompts]
+    rates += [rate(first, second, new=1, context=depth, batch=filled.batch) for depth in depths]
+    memory = _memory(extended, max([*depths, *(length + new for length in prompts)]))
+    return Tokens(
+        parts[0], parts[1], answers, still, tuple(rates), filled.batch, looped, memory, how, reports,
+        time.monotonic() - begun,
+    )  # fmt: skip
+
+
+_CONTEXTS = (0, 512, 2048)
+"""Cached positions that the time of a token is told at."""
+
+
+def _contexts(side: Side, prompts: Sequence[int], new: int, contexts: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the contexts to tell the time of a token at.
+
+    Raises:
+        UsageError: A length is beyond the positions of the model.
+    """
+    most = None if side.decoder is None else side.decoder.positions
+    longest = max([*(length + new for length in prompts), *(depth + 1 for depth in contexts or ())])
+    if most is not None and longest > most:
+        raise UsageError(
+            f"{side.source.name} has {most} positions, and {longest} are asked for",
+            remedy="give shorter --prompt, --new or --context",
+        )
+    if contexts is not None or side.decoder is None:
+        return tuple(sorted(set(contexts or ())))
+    return tuple(depth for depth in _CONTEXTS if most is None or depth < most)
+
+
+def _memory(side: Side, positions: int) -> Memory | None:
+    decoder = side.decoder
+    if decoder is None:
+        return None
+    each = decoder.cache_bytes(batch=1, positions=1)
+    return Memory(decoder.weight_bytes, decoder.cache_bytes(batch=side.batch, positions=positions), positions, each)
+
+
+def _of_steps(side: Side, prompts: Sequence[int], new: int, depths: Sequence[int]) -> tuple[int, ...]:
+    """Return the lengths of the cache to measure at."""
+    first, last = steps_of(min(prompts), new), steps_of(max(prompts), new)
+    if side.decoder is None:
+        return tuple(sorted({*(lengths_between(first[0], last[-1]) if first else ()), *depths}))
+    # Answers begin behind an empty cache and behind each prompt, and end further on.
+    ends = {min(prompts), max(prompts) + new - 1, *({new - 1} if 0 in depths else ())}
+    needed = sorted({*ends, *depths})
+    kept = {needed[0], needed[-1], *depths}
+    for length in needed:
+        if all(5 * (min(length, other) + _NEAR) <= 4 * (max(length, other) + _NEAR) for other in kept):
+            kept.add(length)
+    return tuple(sorted(kept))
+
+
+_NEAR = 16
+"""Positions that are added to lengths before they are compared: a step at 0 is as long as one at 10."""
+
+
+def _measured(
+    parts: Mapping[str, Sequence[ModelSource]], plan: MeasuringPlan, suite: str | os.PathLike[str] | None
+) -> tuple[RunReport, ...]:
+    """Measure the missing bricks of the prompt and of the step in separate runs.
+
+    A step mostly reads weights, a prompt computes. Each brick alternates with bricks of its own kind, as in its model.
+    """
+    reports: list[RunReport] = []
+    with ExitStack() as resources:
+        folder = Path(suite or resources.enter_context(TemporaryDirectory(prefix="dlbricks-tokens-")))
+        for number, (name, all_models) in enumerate(parts.items()):
+            estimates = estimates_here(all_models, plan.store, plan.how)
+            models = [source for source, entry in zip(all_models, estimates, strict=True) if not entry.complete]
+            if not models:
+                continue
+            left_s = plan.left_s(0.0)
+            own = 1.0 - (LOOP_SHARE if isinstance(plan.progress, Loop) else 0.0)
+            share_s = None if left_s is None else max(1.0, own * left_s / (len(parts) - number))
+            _, report = plan.measure(models, folder / name, {"visits": plan.visits, "budget_s": share_s})
+            reports += [] if report is None else [report]
+    return tuple(reports)
+
+
+def _estimates(models: Sequence[ModelSource], store: Store, how: Setup, *, measure: bool) -> list[Estimate]:
+    if measure:
+        return estimates_here(models, store, how)
+    return estimates_in(store, models, how, cut_of(how))
+
+
+def _part(side: Side, estimates: dict[int, Estimate]) -> Part:
+    points = (
+        Point(length + side.seen, entry.latency.ms, entry.latency.ci95_ms)
+        for length, entry in estimates.items()
+        if entry.latency.ms is not None
+    )
+    quiet = (
+        Point(length + side.seen, entry.latency.undisturbed_ms)
+        for length, entry in estimates.items()
+        if entry.latency.ms is not None and entry.latency.undisturbed_ms is not None
+    )
+    return Part(side, estimates, Curve.through(points), Curve.through(quiet))
