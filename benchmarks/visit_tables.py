@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
 from collections import Counter
@@ -20,7 +19,7 @@ from dlbricks.db.samples.rates import STREAM_SIZES, ceiling_names, ceiling_work,
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.models import ModelSource, find_models
 from figures import number, percent, spread, table
-from visit_plans import WANTED, best_of
+from visit_plans import best_of
 from visit_state import PLANS, Folder, Record
 
 _AS_GOOD = 1.02
@@ -106,12 +105,10 @@ def _rows(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, An
         yield from _measured(sources, store, threads=threads, cache=record.stage["cache"], **place)
         return
     found = estimate(sources, store=store, granularity=1, threads=threads, cache=record.stage["cache"], **place)
-    plans = _plans_for(folder, record)
     for row in found:
         figures = estimate_record(row, explained=False)
         yield {
             "name": row.name,
-            **_with_plans(row, plans),
             **{name: figures[name] for name in _FIGURES},
             "known_ms": row.sums.known_ms,
             "coverage": row.parts.coverage.sequences if row.parts.coverage else None,
@@ -164,37 +161,6 @@ def _plans(folder: Folder) -> Iterator[dict[str, Any]]:
 def _of(record: Record, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     place = {"system": record.system, "stack": record.stack, "dtype": record.stage["dtype"]}
     return [row for row in rows if place.items() <= row.items() and row.get("batch") == record.stage["batch"]]
-
-
-def _plans_for(folder: Folder, record: Record) -> dict[str, tuple[float, float]]:
-    """By brick, of the libraries in the precision of a stage: their first choice and the fastest plan, in ms."""
-    rows = folder.rows(PLANS)
-    tf32 = record.stage["options"].get("tf32")
-    found: dict[str, tuple[float, float]] = {}
-    for other in folder.records:
-        alike = all(other.stage[name] == record.stage[name] for name in ("dtype", "batch"))
-        if other.stage["kind"] == "plans" and alike and other.stage["options"].get("tf32") == tf32:
-            for row in _of(other, rows):
-                if (pair := best_of(row)) is not None:
-                    found[row["key"]] = (pair[0] / 1e6, pair[1] / 1e6)
-    return found
-
-
-def _with_plans(row: Estimate, plans: Mapping[str, tuple[float, float]]) -> dict[str, float | None]:
-    """Return the time of a model's convolutions and products in the libraries, and its fastest bricks with them."""
-    known = [plans[one.key] for one in row.parts.sequences if one.key in plans]
-    asked = sum(not WANTED.isdisjoint(one.op_types) for one in row.parts.sequences)
-    all_known = bool(known) and len(known) == asked
-    bounds = [
-        min((ms for ms in (one.lower_bound_ms, plans.get(one.key, (None, None))[1]) if ms is not None), default=None)
-        for one in row.parts.sequences
-    ]
-    whole = bool(bounds) and None not in bounds
-    return {
-        "plans_first_ms": math.fsum(first for first, _ in known) if all_known else None,
-        "plans_best_ms": math.fsum(best for _, best in known) if all_known else None,
-        "bound_with_plans_ms": math.fsum(ms for ms in bounds if ms is not None) if all_known and whole else None,
-    }
 
 
 def _measured(

@@ -32,8 +32,6 @@ from .plans import DESELECTED, MODES, UNSUPPORTED, Target, engine_notes, planned
 
 Array = npt.NDArray[Any]
 
-_NARROWING = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")
-"""Notes of plans that do not multiply in full float32."""
 _OF_THE_LIBRARY = re.compile(r"eng\d")
 """Names of the library's plans; the Python frontend adds other engines to the list."""
 _LEFT_OUT = "cuDNN: left out, since it multiplies float32 in TF32 or narrower; tf32=on allows it"
@@ -61,18 +59,13 @@ class Execution:
     ) -> None:
         dtype = library.computed_in(network, settings.dtype, "cuDNN")
         exact = dtype == "float32" and settings.options[TF32.name] == "off"
-        self._target = Target(dtype, settings.options["layout"] == "channels_last", {"handle": handle})
+        self._target = Target(dtype, settings.options["layout"] == "channels_last", {"handle": handle}, exact)
         self._memory = memory
         self._device = device
         self._handle = handle
         whole = translate(library.described(network))
         self._graph = merged(whole, channels_last=self._target.channels_last)
         self._built = self._offered()
-        if exact:
-            # Make the library refuse plans that do not multiply in full float32.
-            import cudnn
-
-            self._built.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in _NARROWING])
         self._numbers: list[Array] = []  # scalars, which the library reads on the host
         self._buffers = self._filled(whole, network)
         self._pack = {self._uid(name): self._address(name) for name in self._bound(whole)}

@@ -37,11 +37,13 @@ class Target:
         dtype: Precision of all tensors in memory, one of ``DTYPES``.
         channels_last: Images and the weights of convolutions have their channels fastest in memory.
         place: ``device_property`` or ``handle`` of the library's graph class.
+        exact: Leave out plans that multiply float32 in TF32 or narrower.
     """
 
     dtype: str
     channels_last: bool
     place: Mapping[str, Any]
+    exact: bool = False
 
 
 def lower(graph: OperationGraph, target: Target) -> Any:
@@ -159,7 +161,9 @@ _H200: dict[str, Any] = {
 }  # fmt: skip
 
 _H100: dict[str, Any] = {
-    # Written by cuDNN 9.19 on an H100 (docs/results/gpu/h100.json).
+    # Written by cuDNN 9.19 on an H100 (docs/results/gpu/h100.json); newer ones ask for the width of its bus too, which
+    # is that of five stacks of HBM3.
+    "memoryBusWidth": 5120,
     "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536,
     "multiProcessorCount": 132, "warpSize": 32, "maxSharedMemoryPerBlock": 49152,
     "maxSharedMemoryPerBlockOptin": 232448, "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536,
@@ -236,6 +240,10 @@ NOTES = (
 RUNTIME_COMPILATION = "RUNTIME_COMPILATION"
 """The behaviour note of an engine that compiles its kernel when the plan is built."""
 NOT_BUILT = "compiled when it is built, which needs the driver of a GPU"
+_NARROWING = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")
+"""Notes of plans that do not multiply in full float32. The engine of graphs without a product has the first as well:
+it narrows nothing there."""
+_PRODUCTS = frozenset({"conv_fprop", "matmul", "sdpa"})
 _USUAL = frozenset({"TENSOR_CORE"})
 """Notes that most engines have."""
 UNSUPPORTED = "cuDNN: no engine supports this graph"
@@ -314,6 +322,8 @@ def planned(graph: OperationGraph, modes: Sequence[str], target: Target) -> Any:
     built = lower(graph, target)
     built.build_operation_graph()
     built.create_execution_plans([getattr(cudnn.heur_mode, mode) for mode in modes])
+    if target.exact and any(operation.kind in _PRODUCTS for operation in graph.operations):
+        built.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in _NARROWING])
     return built
 
 
@@ -358,7 +368,7 @@ def engine_notes(graph: OperationGraph, examples: Mapping[int, str], target: Tar
 
     notes_by_engine: dict[int, tuple[str, ...]] = dict.fromkeys(examples, ())
     for note in NOTES if examples else ():
-        built = planned(graph, MODES, target)
+        built = planned(graph, MODES, replace(target, exact=False))
         chosen = [getattr(cudnn.numerical_note, note)]
         refuses_with = note in _USUAL
         if refuses_with:
