@@ -71,19 +71,23 @@ class Option:
         default: Default value.
         choices: Valid values; empty: any integer from 0.
         help: Its effect, in one line.
+        pattern: Matches any further valid value.
     """
 
     name: str
     default: str
     choices: tuple[str, ...] = ()
     help: str = ""
+    pattern: str = ""
 
     def accepts(self, value: str) -> bool:
         """Return True if a value is valid."""
-        return value in self.choices if self.choices else value.isascii() and value.isdigit()
+        if self.choices:
+            return value in self.choices or bool(self.pattern and re.fullmatch(self.pattern, value))
+        return value.isascii() and value.isdigit()
 
     def __str__(self) -> str:
-        return f"{self.name}={'|'.join(self.choices) or 'N'}"
+        return f"{self.name}={'|'.join((*self.choices, *(['NAME'] if self.pattern else []))) or 'N'}"
 
 
 TF32 = Option("tf32", "off", ("off", "on"), "products and convolutions of float32 read 10 bits of a fraction, not 23")
@@ -170,16 +174,16 @@ class PlanTime:
     """One of several ways in which a library can execute one brick, with its result.
 
     Attributes:
-        name: The library's name for it, or a name from engine and knobs.
+        name: Engine and knobs as one word: the value of the option ``plan`` that executes it.
         engine: Number of the engine or algorithm, for this brick and version of the library.
         knobs: Name and value of each, sorted.
         modes: Heuristics that offer it, or the part of the library that has it.
         rank: Position in the list of the library's first heuristic, from 0; None if that does not offer it.
-        place: Value of the option ``plan`` that executes it; None if it cannot be executed.
         notes: Numerical notes.
         behavior: Behaviour notes.
         workspace_bytes: Extra memory in bytes; None if unknown.
         ns: Nanoseconds of one execution on the device's clock, median of a few, caches hot; None if it failed.
+        model_ns: The same in a model's cache state; None if it is neither the first nor among the fastest.
         error: Largest difference to the outputs of the first plan that ran, as a share of their largest value.
         reason: Why it was not timed; empty if it was.
     """
@@ -189,11 +193,11 @@ class PlanTime:
     knobs: tuple[tuple[str, int], ...] = ()
     modes: tuple[str, ...] = ()
     rank: int | None = None
-    place: int | None = None
     notes: tuple[str, ...] = ()
     behavior: tuple[str, ...] = ()
     workspace_bytes: int | None = None
     ns: float | None = None
+    model_ns: float | None = None
     error: float | None = None
     reason: str = ""
 
@@ -688,13 +692,14 @@ class Backend(ABC):
             raise UsageError(f"backend {self.name} has no algorithm {name!r} here", remedy=f"it has {names}")
         return replace(settings, options={**settings.options, **chosen.options}, channels=chosen.channels)
 
-    def plans(self, network: Network, settings: Settings, most: int) -> tuple[PlanTime, ...]:
+    def plans(self, network: Network, settings: Settings, most: int, footprint: int) -> tuple[PlanTime, ...]:
         """Build and time the library's plans for one brick, in the library's order; after ``setup``.
 
         Args:
             network: Network of one brick, one copy.
             settings: Settings of ``prepare``; the option ``plan`` has no effect.
             most: Maximum number of plans.
+            footprint: Bytes that the model touches between two uses of the brick's weights.
 
         Returns:
             One row per plan. A plan that cannot be built, runs out of memory or fails is a row with its reason.

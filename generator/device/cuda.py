@@ -1,9 +1,10 @@
 """An NVIDIA GPU through CuPy (for CUDA 12 or 13): a separate stream, time stamps in it, and graphs.
 
 Kernels of one thread measure time: they write the GPU's clock (PTX, ``%globaltimer``), eagerly and inside graphs. Its
-step depends on the GPU and its driver (32 ns on an H100, a microsecond on others), so another kernel measures it once. Events of CUDA measure time too, but delay the work after them: on an H100 the distance of
-two events was 1.3 or 2.4 microseconds, depending on the work around them. The distance of two such kernels equals
-that of any two kernels in a row (docs/how-to/gpu.md).
+step depends on the GPU and its driver (32 ns on an H100, a microsecond on others), so another kernel measures it once.
+Events of CUDA measure time too, but delay the work after them: on an H100 the distance of two events was 1.3 or 2.4
+microseconds, depending on the work around them. The distance of two such kernels equals that of any two kernels in a
+row (docs/how-to/gpu.md).
 """
 
 from __future__ import annotations

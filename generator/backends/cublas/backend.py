@@ -18,6 +18,7 @@ from ...network.network import Network
 from ..base import TF32, Algorithm, Option, PlanTime, Settings
 from ..library import (
     CUPY,
+    FIRST,
     MODE,
     PLAN,
     Buffer,
@@ -25,7 +26,6 @@ from ..library import (
     LoadedBrick,
     Memory,
     PlanCandidate,
-    later_plans,
     measured,
 )
 from ..reports import Wording
@@ -122,7 +122,6 @@ class Light:
             number,
             named,
             ("lt",),
-            index,
             index,
             notes=self._notes(index),
             workspace_bytes=int(self._results[index]["workspace_size"]),
@@ -222,7 +221,7 @@ def _destroyed(lt: Any, description: int, layouts: tuple[int, ...]) -> None:
         lt.matrix_layout_destroy(layout)
 
 
-ROW = PlanTime("gemmEx", -1, modes=("cublas",), place=0)
+ROW = PlanTime("gemmEx", -1, modes=("cublas",))
 """cuBLAS as a plan; the library chooses the algorithm."""
 _DEFAULT_ALGORITHM = -1
 """``CUBLAS_GEMM_DEFAULT``."""
@@ -292,11 +291,10 @@ class CublasBackend(LibraryBackend):
         return (_LIBRARY, MODE, PLAN, TF32)
 
     def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:
-        """Return the other library, and the next algorithms of cuBLASLt (see ``LibraryBackend``)."""
+        """Return the other library (see ``LibraryBackend``)."""
         if options[_LIBRARY.name] == "cublas":
             return [Algorithm("lt", {_LIBRARY.name: "lt"}, "cuBLASLt's first algorithm for each brick")]
-        plain = {_LIBRARY.name: "cublas", PLAN.name: "0"}
-        return (Algorithm("cublas", plain, "cuBLAS itself, which chooses"), *later_plans(options))
+        return [Algorithm("cublas", {_LIBRARY.name: "cublas", PLAN.name: FIRST}, "cuBLAS itself, which chooses")]
 
     def open(self) -> None:
         """Load the bindings of both."""
@@ -306,24 +304,21 @@ class CublasBackend(LibraryBackend):
 
     def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> LoadedBrick:
         """Load the brick with the algorithm that the options choose (see ``LibraryBackend``)."""
-        plan, tf32 = int(settings.options[PLAN.name]), _allows_tf32(settings)
+        plan, tf32 = settings.options[PLAN.name], _allows_tf32(settings)
         operands = Operands(network, settings.dtype, memory)
         if settings.options[_LIBRARY.name] == "cublas":
-            if plan:
-                raise UnsupportedBrick(f"cuBLAS has one plan, not plan {plan}; pass plan=0 or library=lt")
+            if plan != FIRST:
+                raise UnsupportedBrick("cuBLAS has one plan; pass plan=first or library=lt")
             return replace(operands.loaded(), run=plain_run(operands, device.stream, tf32=tf32))
         light = Light(operands, memory, device.stream, tf32=tf32)
-        if plan >= light.count:
-            raise UnsupportedBrick(
-                f"cuBLASLt has {light.count} algorithm(s) for this brick, not plan {plan}; pass a lower plan=N"
-            )
-        return replace(operands.loaded(), run=light.start(plan)[0])
+        names = (index for index in range(light.count) if plan in {FIRST, light.row(index).name})
+        index = next(names, None)
+        if index is None:
+            raise UnsupportedBrick("cuBLASLt: it offers no such algorithm for this brick")
+        return replace(operands.loaded(), run=light.start(index)[0])
 
-    def plans(self, network: Network, settings: Settings, most: int) -> tuple[PlanTime, ...]:
-        """Return the algorithms of cuBLASLt, and last cuBLAS (see ``Backend``).
-
-        Places count the algorithms of cuBLASLt; ``library=cublas`` executes cuBLAS.
-        """
+    def plans(self, network: Network, settings: Settings, most: int, footprint: int) -> tuple[PlanTime, ...]:
+        """Return the algorithms of cuBLASLt, and last cuBLAS, which ``library=cublas`` executes (see ``Backend``)."""
         if network.model is None or network.unroll > 1:
             raise UnsupportedBrick("cuBLAS: plans are those of one brick")
         device, tf32 = self.device(settings), _allows_tf32(settings)
@@ -336,9 +331,10 @@ class CublasBackend(LibraryBackend):
             ]
             if operands.problem.is_plain:
                 candidates.append((ROW, lambda: (plain_run(operands, device.stream, tf32=tf32), 0)))
-            return measured(
-                candidates, operands.loaded(), memory, device, lambda error: str(self.wording.meaning(error)), most=most
-            )
+            return measured(candidates, operands.loaded(), memory, device, self._reason, most=most, footprint=footprint)
+
+    def _reason(self, error: Exception) -> str:
+        return str(self.wording.meaning(error))
 
 
 def _allows_tf32(settings: Settings) -> bool:

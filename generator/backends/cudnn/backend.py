@@ -72,34 +72,29 @@ class Execution:
         self._outputs = _outputs(whole, network)
         self._whole = whole
 
-    def loaded(self, plan: int) -> library.LoadedBrick:
+    def loaded(self, plan: str) -> library.LoadedBrick:
         """Return the brick with one of its plans.
 
         Args:
-            plan: Index of the plan among the plans that can be built.
+            plan: Its name; or ``first``, for the first one that can be built.
 
         Raises:
-            UnsupportedBrick: Fewer plans can be built.
+            UnsupportedBrick: There is no such plan, or none can be built.
             MemoryError: Not enough memory for its workspace.
         """
         reasons: list[str] = []
-        built_count = 0
         for index in range(self._built.get_execution_plan_count()):
+            if plan not in {library.FIRST, self._built.get_plan_name_at_index(index)}:
+                continue
             try:
                 size = self._workspace_of(index)
             except Exception as error:  # noqa: BLE001  # the library's exceptions share no base class; the next one may do
                 reasons.append(_reason(error))
                 continue
-            if built_count == plan:
-                return replace(self._loaded(), run=self._run(index, size))
-            built_count += 1
-        if built_count:
-            raise UnsupportedBrick(
-                f"cuDNN has {built_count} plan(s) for this brick, not plan {plan}; pass a lower plan=N"
-            )
-        raise UnsupportedBrick((reasons or ["cuDNN: no plan is offered"])[0])
+            return replace(self._loaded(), run=self._run(index, size))
+        raise UnsupportedBrick((reasons or ["cuDNN: it offers no such plan for this brick"])[0])
 
-    def plans(self, most: int) -> tuple[PlanTime, ...]:
+    def plans(self, most: int, footprint: int) -> tuple[PlanTime, ...]:
         """Every plan with its time (see ``Backend``)."""
         rows = list(self._rows())
         examples: dict[int, str] = {}
@@ -113,6 +108,7 @@ class Execution:
             self._device,
             _reason,
             most=most,
+            footprint=footprint,
         )
         notes = engine_notes(self._graph, examples, self._target)
         return tuple(replace(row, notes=notes.get(row.engine, ())) for row in timed)
@@ -252,9 +248,8 @@ class CudnnBackend(library.LibraryBackend):
         return _OPTIONS
 
     def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:
-        """Return the other layout, and the library's next plans (see ``LibraryBackend``)."""
-        other = (layout for layout in LAYOUTS if layout.name != options["layout"])
-        return (*other, *library.later_plans(options))
+        """Return the other layout (see ``LibraryBackend``)."""
+        return [layout for layout in LAYOUTS if layout.name != options["layout"]]
 
     def open(self) -> None:
         """Load the frontend, which loads the library."""
@@ -266,15 +261,16 @@ class CudnnBackend(library.LibraryBackend):
     def load(self, network: Network, settings: Settings, memory: library.Memory, device: Device) -> library.LoadedBrick:
         """Load the brick with the plan that the options choose (see ``LibraryBackend``)."""
         execution = Execution(network, settings, memory, device, _handle(device.stream))
-        return execution.loaded(int(settings.options[library.PLAN.name]))
+        return execution.loaded(settings.options[library.PLAN.name])
 
-    def plans(self, network: Network, settings: Settings, most: int) -> tuple[PlanTime, ...]:
+    def plans(self, network: Network, settings: Settings, most: int, footprint: int) -> tuple[PlanTime, ...]:
         """All plans of all heuristics (see ``Backend``)."""
         if network.model is None or network.unroll > 1:
             raise UnsupportedBrick("cuDNN: plans are those of one brick")
         device = self.device(settings)
         with self.wording.translating():
-            return Execution(network, settings, library.Memory(device), device, _handle(device.stream)).plans(most)
+            execution = Execution(network, settings, library.Memory(device), device, _handle(device.stream))
+            return execution.plans(most, footprint)
 
 
 @cache
