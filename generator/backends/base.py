@@ -29,6 +29,7 @@ from ...errors import BackendError, BackendUnavailable, UsageError
 from ..device.device import Device, Run
 from ..device.host import open_device
 from ..machine.cores import pin
+from ..machine.nvml import driver_version
 from ..network.network import Network
 
 T = TypeVar("T")
@@ -376,6 +377,10 @@ _LACKS = {
 """For each optional method of ``Backend``: the missing ability, and the remedy."""
 
 
+_NVIDIA = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
+"""Packages with the libraries that compute on a GPU for every backend; without them a runtime has its own copies."""
+
+
 class Backend(ABC):
     """A runtime that can execute networks.
 
@@ -475,6 +480,8 @@ class Backend(ABC):
     def stack(self, device: str, options: Mapping[str, str]) -> Stack:
         """Backend, device, versions of installed packages and every option with its effective value.
 
+        On a GPU the versions include NVIDIA's libraries and driver.
+
         Raises:
             UsageError: As ``resolve``.
             BackendUnavailable: The runtime is not installed.
@@ -483,7 +490,10 @@ class Backend(ABC):
         versions = self.versions()
         if not versions:
             raise BackendUnavailable(f"{self.name} is not installed", remedy=self.install)
-        return Stack(self.name, device, versions, tuple(sorted(effective.items())))
+        if device == "cuda":
+            driver = driver_version()
+            versions += (*installed(_NVIDIA), *((("nvidia-driver", driver),) if driver else ()))
+        return Stack(self.name, device, tuple(sorted({*versions})), tuple(sorted(effective.items())))
 
     def dtypes_on(self, device: str) -> tuple[str, ...]:
         """Return its precisions on a device."""
