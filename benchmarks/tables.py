@@ -17,6 +17,7 @@ from typing import Any
 
 import blocks
 import round_trip
+import visit_analyses
 import visit_tables
 from calibrate import scatter
 from dlbricks.db.values import PROTOCOL
@@ -570,6 +571,7 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "scatter": _scatter,
     "cost": _cost,
     "gpu": _gpu,
+    "gpu-questions": lambda folder: visit_analyses.questions(_of(folder, "gpu/analyses")),
     "gpu-ceilings": lambda folder: visit_tables.ceilings(_of(folder, "gpu/results")),
     "gpu-errors": lambda folder: visit_tables.errors(_of(folder, "gpu/results")),
     "gpu-plans": lambda folder: visit_tables.plans(_of(folder, "gpu/results")),
