@@ -23,7 +23,7 @@ from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.decompose import decompose
 from dlbricks.models import find_models
 from figures import RESULTS, middle, number, parser, percent, read, share, table, write
-from visit_plans import best_of
+from visit_plans import best_of, in_one_state, state_of
 from visit_state import PLANS, Folder, copied
 
 _TENSOR_CORE = "TENSOR_CORE"
@@ -89,7 +89,8 @@ def _plans(folder: Folder, rows: Iterable[Mapping[str, Any]], dtype: str, tf32: 
         for record in folder.records
         if record.stage["kind"] == "plans" and record.stage["options"].get("tf32") == tf32
     }
-    return {row["key"]: row for row in rows if row["dtype"] == dtype and row["stack"] in stacks and best_of(row)}
+    mine = [row for row in rows if row["dtype"] == dtype and row["stack"] in stacks]
+    return {row["key"]: row for row in in_one_state(mine)}
 
 
 def selection(
@@ -125,11 +126,6 @@ def selection(
             ],
         }  # fmt: skip
     return {"state": next(map(state_of, plans.values()), None), "models": rows}
-
-
-def state_of(row: Mapping[str, Any]) -> str:
-    """Return the cache state of a brick's plan times."""
-    return "model" if any(plan.get("model_ns") for plan in row["plans"]) else "hot"
 
 
 def inefficiency(events: Folder, keys: Mapping[str, str], counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ class Stage:
     Attributes:
         name: Name of the stage.
         kind: ``stack``, ``tests`` (of the GPU), ``agreement`` (of bricks with the CPU), ``bricks`` (alternating with
-            models), ``kernels`` (of both), ``models`` (alone), ``plans`` (of a library for a brick), ``ceilings`` (of
-            the machine) or ``findings`` (remedies tried on the models).
+            models), ``kernels`` (of both), ``models`` (alone), ``plans`` (of a library for a brick) or ``ceilings`` (of
+            the machine).
         seconds: Seconds that it may use in a visit while other stages wait.
         dtype: Precision.
         cache: Cache state.
@@ -91,7 +91,6 @@ def stages(batches: Sequence[int]) -> list[Stage]:
         *(Stage(f"{dtype}-branches", "models", 45, dtype, options={"mode": "branches"}) for dtype in
           ("float32", "float16")),
         Stage("float32-compiled", "models", 171, options={"mode": "compile-graph"}),
-        Stage("findings-float16-graph", "findings", 120, **half),
     ]  # fmt: skip
 
 

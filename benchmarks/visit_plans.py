@@ -59,13 +59,25 @@ def plans(visit: Visit, stage: Stage, record: Record, until: float) -> None:
 
 
 def best_of(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return the nanoseconds of the library's first executable choice and of the fastest plan; None without one.
+    """Return the nanoseconds of the library's first executable choice and of the fastest plan, both in one cache state.
 
-    Both are in the model's cache state, or both hot in rows of earlier versions.
+    None if no plan was timed.
     """
-    state = "model_ns" if any(plan.get("model_ns") for plan in row["plans"]) else "ns"
-    times = [plan[state] for plan in row["plans"] if plan.get(state)]
+    name = {"model": "model_ns", "hot": "ns"}[state_of(row)]
+    times = [plan[name] for plan in row["plans"] if plan.get(name)]
     return (times[0], min(times)) if times else None
+
+
+def state_of(row: Mapping[str, Any]) -> str:
+    """Return the cache state of a brick's plans: hot, as earlier versions timed them, if it is not the model's."""
+    return "model" if any(plan.get("model_ns") for plan in row["plans"]) else "hot"
+
+
+def in_one_state(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows with timed plans in one cache state: the model's, if any row has it."""
+    timed = [row for row in rows if best_of(row)]
+    state = "model" if any(state_of(row) == "model" for row in timed) else "hot"
+    return [row for row in timed if state_of(row) == state]
 
 
 def _asked(

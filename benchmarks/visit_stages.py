@@ -18,17 +18,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
-from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__
-from dlbricks.analyzer.findings.analyze import analyze
-from dlbricks.constructor.choice import Query
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.registry import backends
+from dlbricks.generator.machine.nvml import driver_version
 from dlbricks.generator.machine.system import machine_state, probe_system
 from dlbricks.generator.measurement.agreement import Outcome, agreements, checked_place
 from dlbricks.generator.measurement.ceilings import measure_ceilings
@@ -66,7 +64,6 @@ def do(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
         "kernels": _kernels,
         "models": _models,
         "plans": plans,
-        "findings": _findings,
         "ceilings": _ceilings,
     }
     kinds[stage.kind](visit, stage, record, time.monotonic() + allowed_s)
@@ -75,14 +72,13 @@ def do(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
 def _stack(visit: Visit, stage: Stage, record: Record, until: float) -> None:  # noqa: ARG001
     """Record this machine, in every visit again."""
     record.status = "done"
-    driver = Path("/proc/driver/nvidia/version")
     visit.folder.stacks[record.system] = {
         "dlbricks": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "system": asdict(probe_system()),
         "state": machine_state(),
-        "driver": {"nvidia-smi": _nvidia_smi(), "module": driver.read_text() if driver.exists() else None},
+        "driver": driver_version(),
         "compilers": {name: shutil.which(name) is not None for name in ("g++", "clang++", "nvcc", "ptxas")},
         "packages": dict(sorted(_versions())),
         "backends": {
@@ -102,18 +98,6 @@ def _versions() -> Iterator[tuple[str, str]]:
         name = (package.metadata["Name"] or "").lower().replace("_", "-")
         if name.startswith(_PACKAGES):
             yield name, package.version
-
-
-@cache
-def _nvidia_smi() -> str | None:
-    """Return the output of the program; None if it is missing."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
-    try:
-        return subprocess.run([program], capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"{type(error).__name__}: {error}"
 
 
 _PROBE = "from dlbricks.generator.device.host import open_device; print(open_device({!r}).resolution_ns)"
@@ -250,26 +234,6 @@ def _kernels(visit: Visit, stage: Stage, record: Record, until: float) -> None: 
         failures = [asdict(failure) for failure in kernels.failures]
         record.result = {"views": kernels.taken + kernels.known, "failures": failures}
         record.status = "done"
-
-
-def _findings(visit: Visit, stage: Stage, record: Record, until: float) -> None:
-    """Analyse each model of the stage of this precision, and try every remedy."""
-    if not _measured(visit, stage, record):
-        return
-    rows = record.result.setdefault("rows", {})
-    query = Query(
-        system=record.system, stack=record.stack, backend=visit.backend(stage), device=visit.device(stage),
-        threads=visit.settings["threads"], cache=stage.cache, dtype=stage.dtype,
-    )  # fmt: skip
-    with visit.folder.store() as store:
-        for source in (source for source in visit.sources(stage.batch) if source.name not in rows):
-            if until - time.monotonic() < visit.clock.least_s:
-                return
-            (row,) = analyze([source], store=store, query=query, prove=True, until=until).rows
-            if time.monotonic() < until:  # else some of its remedies are not tried yet
-                rows[source.name] = row.record()
-            visit.folder.save()
-    record.status = "done"
 
 
 def _measured(visit: Visit, stage: Stage, record: Record) -> bool:

@@ -19,7 +19,7 @@ from dlbricks.db.samples.rates import STREAM_SIZES, ceiling_names, ceiling_work,
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.models import ModelSource, find_models
 from figures import number, percent, spread, table
-from visit_plans import best_of
+from visit_plans import best_of, in_one_state
 from visit_state import PLANS, Folder, Record
 
 _AS_GOOD = 1.02
@@ -61,9 +61,9 @@ def results(folders: Sequence[Folder]) -> dict[str, Any]:
                 if kind == "agreement" and record.result.get("bricks")
             ],
             "stages": [
-                about | {"device": folder.settings["device"], "models": list(_rows(folder, record, store))}
+                about | {"device": stacks[record.stack].device, "models": list(_rows(folder, record, store))}
                 for folder, record, kind, about in records
-                if record.stack in stacks and kind in {"bricks", "models"}
+                if record.stack in stacks and kind in {"bricks", "models"} and record.stage.get("granularity", 1) == 1
             ],
             "kernels": [
                 about | record.result
@@ -98,7 +98,10 @@ def _about(record: Record, stack: Stack | None = None) -> dict[str, Any]:
 
 def _rows(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, Any]]:
     """Each model of a stage that measured bricks, or models alone."""
-    batch, threads = record.stage["batch"], folder.settings["threads"] or len(physical_cores())
+    batch, threads = (
+        record.stage["batch"],
+        record.stage.get("threads") or folder.settings["threads"] or len(physical_cores()),
+    )
     sources = find_models(folder.settings["models"], batches=[batch] if batch else [])
     place = {"system": record.system, "stack": record.stack, "dtype": record.stage["dtype"]}
     if record.stage["kind"] == "models":
@@ -139,7 +142,7 @@ def _plans(folder: Folder) -> Iterator[dict[str, Any]]:
         if record.stage["kind"] != "plans" or not record.stack:
             continue
         mine = _of(record, rows)
-        pairs = [pair for row in mine if (pair := best_of(row)) is not None]
+        pairs = [pair for row in in_one_state(mine) if (pair := best_of(row)) is not None]
         if not pairs:
             continue
         ratios = sorted(first / best for first, best in pairs)

@@ -265,16 +265,17 @@ def measured(
         except Exception as error:  # noqa: BLE001  # the exceptions of libraries share no base class; a row has the reason
             rows.append(replace(row, reason=reason_of(error)))
             gone = _GONE if _is_gone(device) else ""
-    passed = memory.empty(footprint) if runs and not gone else None
-    for at, run in sorted(runs.items()) if passed else ():
+    passed: list[Buffer] = []
+    for at, run in sorted(runs.items()) if not gone else ():
         try:
-            rows[at] = replace(rows[at], model_ns=_model_ns(run, [passed, *loaded.inputs], memory, device))
+            passed = passed or [memory.empty(footprint)]
+            rows[at] = replace(rows[at], model_ns=_model_ns(run, [*passed, *loaded.inputs], memory, device))
         except Exception as error:  # noqa: BLE001  # as above
             rows[at] = replace(rows[at], reason=reason_of(error))
     return tuple(rows)
 
 
-def _model_ns(run: Run, touched: Sequence[Any], memory: Memory, device: Device) -> float:
+def _model_ns(run: Run, touched: Sequence[Buffer], memory: Memory, device: Device) -> float:
     """Nanoseconds of one execution in a model's cache state.
 
     Args:
@@ -294,6 +295,8 @@ def _model_ns(run: Run, touched: Sequence[Any], memory: Memory, device: Device) 
                 run()
             device.record(end)
 
+    enqueue()  # a kernel cannot be loaded while a graph is captured
+    device.synchronize()
     launch = device.capture(enqueue)
     samples = []
     for _ in range(1 + _SAMPLES):

@@ -104,8 +104,8 @@ class CudaDevice:
             self._page = self._blank()
             self._stamp = cupy.RawKernel(_STAMP, "stamp")
             self.record(self.event())  # a kernel cannot be loaded while a graph is captured
-            step = cupy.zeros(1, dtype=cupy.uint64)
             with self._stream:
+                step = cupy.zeros(1, dtype=cupy.uint64)
                 cupy.RawKernel(_STEP, "step")((1,), (1,), (step,))
             self._stream.synchronize()
             self.resolution_ns = float(step[0])

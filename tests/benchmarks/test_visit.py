@@ -14,7 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 import visit
+import visit_analyses
 import visit_plan
+import visit_plans
 import visit_stages
 import visit_state
 from dlbricks.db import Store, Subject
@@ -80,6 +82,30 @@ def test_a_published_folder_can_be_continued(tmp_path):
     with folder.store() as store:
         assert len(store.measurements(subject=Subject.MODEL)) > 100
     assert {record.status for record in folder.records if record.stage["name"] == "float32-graph"} == {"done"}
+
+
+def test_no_sum_of_plans_mixes_cache_states():
+    hot, both = ({"plans": [{"ns": 9.0} | more, {"ns": 1.0} | more]} for more in ({}, {"model_ns": 12.0}))
+    rows = {"a": hot | {"operators": ["Conv"]}, "b": both | {"operators": ["Conv"]}}
+    counts, measured = {"m": {"a": 2, "b": 1}}, {"m": {"measured_ms": 1e-4}}
+
+    assert visit_plans.best_of(hot) == (9.0, 1.0)
+    assert visit_plans.best_of(both) == (12.0, 12.0)
+    assert visit_plans.in_one_state([hot, both]) == [both]
+    with pytest.raises(ValueError, match="several cache states"):
+        visit_analyses.selection(counts, rows, measured)
+    found = visit_analyses.selection(counts, {"a": rows["a"]}, measured)
+    assert found["state"] == "hot"
+    assert found["models"]["m"]["of_model"] == pytest.approx(0.16)
+
+
+def test_kernels_of_the_model_alone_are_those_that_no_brick_has():
+    model, bricks = {"copy": (3, 30.0), "gemm": (2, 8.0)}, {"copy": (1, 5.0), "relu": (4, 4e6)}
+
+    found = visit_analyses._differences(model, bricks)
+
+    assert found["only_model"] == {"copy": {"calls": 2, "ms": 2e-5}, "gemm": {"calls": 2, "ms": 8e-6}}
+    assert found["only_bricks"] == {"relu": {"calls": 4, "ms": 4.0}}
 
 
 def test_a_stage_ends_with_its_time_and_the_next_one_begins(tmp_path, monkeypatch):
