@@ -338,7 +338,8 @@ CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
 """Packages that bring CuPy."""
 
 MODE = Option("mode", "stream", ("stream", "graph"), "enqueue each call, or launch them as one CUDA graph")
-FIRST = "first"
+FIRST = "0"
+"""The library's first plan, under the name that stacks have had from the beginning."""
 PLAN = Option("plan", FIRST, (FIRST,), "the library's first plan for each brick, or the one of a name", r"\w[\w=,.-]*")
 
 _FLOATS = {

@@ -308,7 +308,7 @@ class CublasBackend(LibraryBackend):
         operands = Operands(network, settings.dtype, memory)
         if settings.options[_LIBRARY.name] == "cublas":
             if plan != FIRST:
-                raise UnsupportedBrick("cuBLAS has one plan; pass plan=first or library=lt")
+                raise UnsupportedBrick("cuBLAS has one plan; pass plan=0 or library=lt")
             return replace(operands.loaded(), run=plain_run(operands, device.stream, tf32=tf32))
         light = Light(operands, memory, device.stream, tf32=tf32)
         names = (index for index in range(light.count) if plan in {FIRST, light.row(index).name})

@@ -76,7 +76,7 @@ class Execution:
         """Return the brick with one of its plans.
 
         Args:
-            plan: Its name; or ``first``, for the first one that can be built.
+            plan: Its name; or ``0``, for the first one that can be built.
 
         Raises:
             UnsupportedBrick: There is no such plan, or none can be built.

@@ -69,8 +69,8 @@ def test_layouts_are_algorithms_and_a_plan_is_chosen_by_its_engine_and_knobs():
     found = backend.algorithms("cuda", options, "float32")
 
     assert [each.name for each in found] == ["contiguous", "padded-16", "padded-8"]
-    assert backend.resolve("cuda", {})["plan"] == "first"
-    with pytest.raises(UsageError, match=r"plan=first\|NAME"):
+    assert backend.resolve("cuda", {})["plan"] == "0"
+    with pytest.raises(UsageError, match=r"plan=0\|NAME"):
         backend.resolve("cuda", {"plan": ""})
 
 
