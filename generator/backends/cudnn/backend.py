@@ -7,7 +7,7 @@ no operator is ever replaced by another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -25,17 +25,26 @@ from ..base import LAYOUTS, TF32, Algorithm, Option, PlanTime, Settings, release
 from ..reports import Wording
 from .lowering import translate
 from .operations import OperationGraph, TensorRole, from_memory, in_memory, merged
-from .plans import DESELECTED, MODES, UNSUPPORTED, Target, engine_notes, planned, reason_of, unbuilt_plan
+from .plans import (
+    DESELECTED,
+    FOREIGN,
+    MODES,
+    OF_THE_LIBRARY,
+    UNSUPPORTED,
+    Target,
+    engine_notes,
+    listed,
+    names_of,
+    planned,
+    reason_of,
+)
 
 # A brick in cuDNN on a GPU: its graph, its plans, and its tensors in memory.
 
 
 Array = npt.NDArray[Any]
 
-_OF_THE_LIBRARY = re.compile(r"eng\d")
-"""Names of the library's plans; the Python frontend adds other engines to the list."""
 _LEFT_OUT = "cuDNN: left out, since it multiplies float32 in TF32 or narrower; tf32=on allows it"
-_FOREIGN = "an engine of the Python frontend, not of the library"
 
 
 class Execution:
@@ -83,8 +92,8 @@ class Execution:
             MemoryError: Not enough memory for its workspace.
         """
         reasons: list[str] = []
-        for index in range(self._built.get_execution_plan_count()):
-            if plan not in {library.FIRST, self._built.get_plan_name_at_index(index)}:
+        for index, name in enumerate(names_of(self._built)):
+            if plan not in {library.FIRST, name}:
                 continue
             try:
                 size = self._workspace_of(index)
@@ -96,11 +105,8 @@ class Execution:
 
     def plans(self, most: int, footprint: int) -> tuple[PlanTime, ...]:
         """Every plan with its time (see ``Backend``)."""
-        rows = list(self._rows())
-        examples: dict[int, str] = {}
-        for row in rows:
-            if not row.reason:
-                examples.setdefault(row.engine, row.name)
+        rows = listed(self._built, self._graph, self._target)
+        examples = {row.engine: row.name for row in reversed(rows) if not row.reason}
         timed = library.measured(
             ((row, partial(self._start, at)) for at, row in enumerate(rows)),
             self._loaded(),
@@ -117,16 +123,6 @@ class Execution:
         size = self._workspace_of(index)
         return self._run(index, size), size
 
-    def _rows(self) -> Iterator[PlanTime]:
-        offers = {mode: self._names(mode) for mode in MODES}
-        for index in range(self._built.get_execution_plan_count()):
-            name = self._built.get_plan_name_at_index(index)
-            if not _OF_THE_LIBRARY.match(name):
-                yield PlanTime(name, -1, reason=_FOREIGN)
-                continue
-            offering, first = [mode for mode, names in offers.items() if name in names], offers[MODES[0]]
-            yield unbuilt_plan(self._built, index, offering, first.index(name) if name in first else None)
-
     def _offered(self) -> Any:
         """Return the library's graph with the plans of all heuristics."""
         try:
@@ -137,18 +133,10 @@ class Execution:
             reason = reason_of(error)
             raise (UnsupportedBrick if reason == UNSUPPORTED else BackendError)(reason) from error
 
-    def _names(self, mode: str) -> list[str]:
-        """Names of the plans of a heuristic, in its order."""
-        try:
-            built = planned(self._graph, [mode], self._target)
-        except Exception:  # noqa: BLE001  # as above: a heuristic that offers nothing raises
-            return []
-        return [built.get_plan_name_at_index(index) for index in range(built.get_execution_plan_count())]
-
     def _workspace_of(self, index: int) -> int:
         """Build a plan; gives the bytes of its workspace."""
-        if not _OF_THE_LIBRARY.match(self._built.get_plan_name_at_index(index)):
-            raise UnsupportedBrick(_FOREIGN)
+        if not OF_THE_LIBRARY.match(names_of(self._built)[index]):
+            raise UnsupportedBrick(FOREIGN)
         self._built.build_plan_at_index(index)
         return max(int(self._built.get_workspace_size_plan_at_index(index)), 0)
 
