@@ -6,7 +6,7 @@
 
 A visit executes the stages of ``visit_plan.py``, the most valuable first. Each stage has its time; unused time goes to
 unfinished stages. Nothing is measured twice: with the same folder the next visit resumes, on this machine or an equal
-one, also after a kill; what failed is tried again. ``visit_state.py`` describes the folder's files; ``dlbricks db
+one, also after a kill; failures are tried again. ``visit_state.py`` describes the folder's files; ``dlbricks db
 merge`` reads its database. Guide: docs/how-to/gpu.md.
 
 ``--rehearse`` executes every stage on the CPU, with small models and stand-ins for the GPU's libraries. ``--report``

@@ -2,9 +2,10 @@
 
     python benchmarks/visit_analyses.py [--out FOLDER]
 
-Read are ``docs/results/gpu`` (latencies, plans) and ``docs/results/gpu/events`` (kernels); ``gpu/analyses.json`` is
-written. No sum mixes cache states: times of plans are hot unless they say otherwise, all others are of the model's
-state. What each answer rests on, and what would prove it, is part of it.
+It reads ``docs/results/gpu`` (latencies, plans) and ``docs/results/gpu/events`` (kernels), and writes
+``gpu/analyses.json``. No sum mixes cache states: times of plans are hot, all others in the model's state. The first plan
+of a library stands for the framework's default, which nobody recorded. The table names the data behind each answer, and
+the stages of a visit that would prove it.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def selection(
 
 
 def inefficiency(events: Folder, keys: Mapping[str, str], counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    """Compare the kernels of each whole model with those of its bricks, under the same profiler.
+    """Compare the kernels of each whole model with the kernels of its bricks, under the same profiler.
 
     Args:
         events: Visits with kernels of float32.
@@ -221,7 +222,7 @@ def tensor_cores(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def questions(data: Mapping[str, Any]) -> str:
-    """Return Benanza's questions with their answers, what these rest on, and what would prove them."""
+    """Return Benanza's questions with answers, data and proofs."""
 
     def mean(name: str) -> str:
         one = data[name]

@@ -36,7 +36,7 @@ class Stage:
         backend: Backend; None: the visit's.
         models: Measure the models, too; libraries of kernels run bricks alone.
         granularity: Most layers of a brick. Above 1, only fusions of a product, or attention above 3.
-        threads: Threads of the processor, without the GPU; None: those of the visit, on its device.
+        threads: Threads of the processor, for a stage without the GPU; None: the visit's threads and device.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Stage:
 
 
 def stages(batches: Sequence[int]) -> list[Stage]:
-    """Return all stages, the most valuable first: what no visit has measured yet, then the rest.
+    """Return all stages, the most valuable first. New measurements come before repeated ones.
 
     Args:
         batches: Larger batches.

@@ -54,7 +54,7 @@ def enqueue(work: Callable[[], object]) -> None:
 
 
 class _Array(np.ndarray[Any, Any]):
-    """An array with what CuPy's has besides."""
+    """An array with the further methods of CuPy's."""
 
     @property
     def data(self) -> Any:  # type: ignore[override]

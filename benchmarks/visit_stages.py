@@ -237,7 +237,7 @@ def _kernels(visit: Visit, stage: Stage, record: Record, until: float) -> None: 
 
 
 def _measured(visit: Visit, stage: Stage, record: Record) -> bool:
-    """Return True if the stage is done whose bricks this one reads."""
+    """Return True if the stage that measures these bricks is done."""
     name = stage.name.removeprefix(f"{stage.kind}-")
     measured = visit.folder.find(name, record.system, record.stack)
     if measured is None or measured.status != "done":

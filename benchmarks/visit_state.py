@@ -281,7 +281,7 @@ class Visit:
         folder: Its files.
         clock: Its time.
         work: A folder that is deleted with the visit.
-        began: When it began; what failed before is tried again.
+        began: When it began; earlier failures are tried again.
     """
 
     folder: Folder
@@ -358,7 +358,7 @@ _PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 
 def _is_fusion(operators: Sequence[str], granularity: int) -> bool:
-    """Return True for a product and what follows it, and at the largest granularities for attention alone."""
+    """Return True for a product with its followers; at the largest granularities, for attention alone."""
     if granularity > 3:
         return (operators[0], operators[-1]) == ("MatMul", "MatMul") and "Softmax" in operators
     return len(operators) > 1 and operators[0] in _PRODUCTS

@@ -200,7 +200,7 @@ def _arm_name(info: Mapping[str, str]) -> str:
 
 
 def _gpus() -> tuple[str, ...]:
-    """Return the names of the GPUs, the one that CUDA uses first; a limit of power is named if it is no default."""
+    """Return the names of the GPUs, the one that CUDA uses first, with any unusual power limit."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()

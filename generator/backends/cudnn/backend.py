@@ -88,7 +88,7 @@ class Execution:
             plan: Its name; or ``0``, for the first one that can be built.
 
         Raises:
-            UnsupportedBrick: There is no such plan, or none can be built.
+            UnsupportedBrick: The plan is not offered, or no plan can be built.
             MemoryError: Not enough memory for its workspace.
         """
         reasons: list[str] = []
