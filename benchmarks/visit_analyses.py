@@ -3,7 +3,7 @@
     python benchmarks/visit_analyses.py [--out FOLDER]
 
 It reads ``docs/results/gpu`` (latencies, plans) and ``docs/results/gpu/events`` (kernels), and writes
-``gpu/analyses.json``. No sum mixes cache states: times of plans are hot, all others in the model's state. The first plan
+``gpu/analyses.json``. No sum mixes cache states: times of plans are hot, all others of the model. The first plan
 of a library stands for the framework's default, which nobody recorded. The table names the data behind each answer, and
 the stages of a visit that would prove it.
 """

@@ -216,7 +216,8 @@ def _gpus() -> tuple[str, ...]:
         bus, name, limit, usual = (cell.strip() for cell in line.split(","))
         is_used = used is not None and bus.lstrip("0").lower() == used.bus.lstrip("0").lower()
         text = used.name if used is not None and is_used else name
-        gpus.append((not is_used, text if limit == usual else f"{text}, {limit} W"))
+        is_limited = limit != usual and limit[:1].isdigit() and usual[:1].isdigit()
+        gpus.append((not is_used, f"{text}, {limit} W" if is_limited else text))
     return tuple(text for _, text in sorted(gpus, key=lambda gpu: gpu[0]))
 
 
