@@ -269,6 +269,8 @@ def _ceilings(visit: Visit, stage: Stage, record: Record, until: float) -> None:
     """Measure the machine's ceilings in the runtime of the visit."""
     how = {**_place(visit, stage), "processes": 1}
     del how["cache"]
+    if visit.settings["rehearse"]:
+        how |= {"gemm_sizes": [512], "sizes": [1 << 20]}
     with visit.folder.store() as store:
         rows = measure_ceilings(store=store, **how).rows
     record.result = {"failures": {f"{row.dtype} {row.network}": row.error for row in rows if row.error}}
