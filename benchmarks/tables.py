@@ -17,6 +17,7 @@ from typing import Any
 
 import blocks
 import round_trip
+import visit_analyses
 import visit_tables
 from calibrate import scatter
 from dlbricks.db.values import PROTOCOL
@@ -595,14 +596,14 @@ _CHECKS: Sequence[tuple[str, str, str, Callable[[Result], str]]] = (
 
 
 def _gpu(folder: Path) -> str:
-    """Return each model's latency by framework, the fastest known bricks, and the estimate of the CUDA graph."""
+    """Return each model's latency by framework, fastest bricks in one cache state, and estimate as a graph."""
     data = _of(folder, "gpu/results")["stages"]
     stages = {one["stage"]: {row["name"]: row for row in one["models"]} for one in data}
     ways = ("float32", "float32-graph", "float32-branches", "float32-compiled", "onnxruntime-float32")
     rows = []
     for name, row in stages["float32-graph"].items():
         times = [stages[way][name]["measured_ms"] for way in ways]
-        cells = [f"{time:.3g}" for time in (*times, row["bound_with_plans_ms"])]
+        cells = [f"{time:.3g}" for time in (*times, row["lower_bound_sequential_ms"])]
         rows.append([name, *cells, number(row["ratio"])])
     head = ("ms", "eager", "graph", "branches", "compiled", "ORT", "fastest bricks", "estimate / graph")
     return table(head, rows)
@@ -636,6 +637,7 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "scatter": _scatter,
     "cost": _cost,
     "gpu": _gpu,
+    "gpu-questions": lambda folder: visit_analyses.questions(_of(folder, "gpu/analyses")),
     "gpu-ceilings": lambda folder: visit_tables.ceilings(_of(folder, "gpu/results")),
     "gpu-errors": lambda folder: visit_tables.errors(_of(folder, "gpu/results")),
     "gpu-plans": lambda folder: visit_tables.plans(_of(folder, "gpu/results")),

@@ -1,16 +1,17 @@
 """Check and measure everything on a machine in visits of a few minutes, for example on a GPU for rent.
 
     python benchmarks/visit.py --device cuda --out DIR --minutes 9 [--models NAME ...] [--stage NAME ...]
+    python benchmarks/visit.py --rehearse --out DIR
     python benchmarks/visit.py --report DIR... --out FOLDER
 
-A visit executes the stages of ``visit_plan.py``, the most valuable first: the machine, agreement of every brick with
-the CPU, and bricks alternating with models in each precision. Each stage has a share of the time; unused time goes to
+A visit executes the stages of ``visit_plan.py``, the most valuable first. Each stage has its time; unused time goes to
 unfinished stages. Nothing is measured twice: with the same folder the next visit resumes, on this machine or an equal
-one, also after a kill. ``visit_state.py`` describes the folder's files; ``dlbricks db merge`` reads its database.
-Guide: docs/how-to/gpu.md.
+one, also after a kill; failures are tried again. ``visit_state.py`` describes the folder's files; ``dlbricks db
+merge`` reads its database. Guide: docs/how-to/gpu.md.
 
-``--report`` makes the tables without measuring. Exit code 0: all stages are done; 3: some are left; 1: nothing could be
-done; 2: wrong usage.
+``--rehearse`` executes every stage on the CPU, with small models and stand-ins for the GPU's libraries. ``--report``
+makes the tables without measuring. Exit code 0: all stages are done; 3: some are left; 1: nothing could be done; 2:
+wrong usage.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +33,10 @@ from dlbricks.generator.measurement.settings import MeasurementSettings
 from dlbricks.models import find_models
 from dlbricks.models.zoo import names
 from figures import setting, write
-from visit_plan import Stage, stages
+from visit_plan import Stage, rehearsed, stages
+from visit_rehearsal import write_models
 from visit_stages import do
-from visit_state import TABLES, Clock, Folder, Record, Terminated, TimeUp, Visit
+from visit_state import OVER_S, Clock, Folder, Record, Terminated, TimeUp, Visit
 from visit_tables import markdown, results
 
 _DEFAULTS: dict[str, Any] = {
@@ -42,11 +45,13 @@ _DEFAULTS: dict[str, Any] = {
     "device": "cuda",
     "options": {},
     "threads": 1,
-    "batch": [16, 64, 256],
+    "batch": [16, 64],
     "processes": 2,
     "sessions": 2,
     "visits": 24,
+    "rehearse": False,
 }
+_REHEARSED = {"device": "cpu", "batch": [2], "processes": 1, "sessions": 2, "visits": 12, "rehearse": True}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,9 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UsageError(f"--minutes cannot be {options.minutes:g}", remedy="use a positive number")
         folder = Folder(options.out)
         asked = {name: getattr(options, name) for name in _DEFAULTS}
+        if options.rehearse:
+            models = write_models(options.out.with_name(f"{options.out.name}-models"))
+            backend = asked["backend"] or ("torch" if find_spec("torch") else "onnxruntime")
+            asked = {**asked, **_REHEARSED, "models": asked["models"] or models, "backend": backend}
         folder.settle(asked, _DEFAULTS)
         _check(folder.settings)
-        chosen = _chosen(options.stage, stages(folder.settings["batch"], folder.settings["device"]))
+        planned = stages(folder.settings["batch"])
+        chosen = _chosen(options.stage, [rehearsed(one) for one in planned] if options.rehearse else planned)
         return _visit(folder, chosen, Clock(options.minutes * 60, began=began))
     except DlbricksError as error:
         print(f"visit: {error}", file=sys.stderr)
@@ -79,6 +89,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of the visits, or of the tables")
     parser.add_argument("--report", type=Path, nargs="+", metavar="DIR", help="only make the tables of these folders")
     parser.add_argument("--minutes", type=float, default=9.0, help="time of this visit")
+    parser.add_argument("--rehearse", action="store_true", default=None, help="every stage on the CPU, with stand-ins")
     parser.add_argument("--stage", nargs="+", metavar="NAME", help="only these stages")
     group = parser.add_argument_group("settings of the first visit, which all later ones keep")
     group.add_argument("--models", nargs="+", metavar="NAME", help="default: the zoo without its exports")
@@ -86,7 +97,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     group.add_argument("--device", help="cpu or cuda, the default")
     group.add_argument("--option", dest="options", type=setting, nargs="+", metavar="NAME=VALUE")
     group.add_argument("--threads", type=int, help="default: 1")
-    group.add_argument("--batch", type=int, nargs="+", help="larger batches; default: 16 64 256")
+    group.add_argument("--batch", type=int, nargs="+", help="larger batches; default: 16 64")
     group.add_argument("--processes", type=int, help="per stage; default: 2")
     group.add_argument("--sessions", type=int, help="per process; default: 2")
     group.add_argument("--visits", type=int, help="of each brick and model, in all; default: 24")
@@ -114,15 +125,18 @@ def _chosen(asked: Sequence[str] | None, known: Sequence[Stage]) -> list[Stage]:
 
 
 def _visit(folder: Folder, chosen: Sequence[Stage], clock: Clock) -> int:
-    """Execute the stages twice: with a share of the time each, then with the remaining time."""
+    """Execute the stages twice: with their own time each, then with the remaining time."""
     noted = folder.begin(clock.total_s / 60)
     with tempfile.TemporaryDirectory(prefix="dlbricks-visit-") as work:
         visit = Visit(folder, clock, Path(work))
         records: dict[str, Record] = {}
         try:
-            records.update((stage.name, visit.record(stage)) for stage in chosen)  # what earlier visits did counts
-            noted["ended"] = _stages(visit, chosen, records, noted)
-            with clock.alarm(TABLES):
+            for last in (False, True):
+                for stage in chosen:
+                    records[stage.name] = _go_on(visit, stage, noted, last=last)
+            over = sum(record.ended for record in records.values())
+            noted["ended"] = "done" if over == len(chosen) else "no time for another stage"
+            with clock.alarm(clock.total_s - clock.spent_s):
                 _report([folder], None)
         except TimeUp as end:
             noted["ended"] = str(end)
@@ -132,7 +146,7 @@ def _visit(folder: Folder, chosen: Sequence[Stage], clock: Clock) -> int:
         finally:
             noted["seconds"] = round(clock.spent_s, 1)
             folder.save()
-    over = sum(_over(records, stage) for stage in chosen)
+    over = sum(record.ended for record in records.values())
     _say(f"{noted['seconds']} s, {noted['ended']}; {over} of {len(chosen)} stages are over")
     tried = [record for name, record in records.items() if name != "stack"]
     if tried and all(record.status == "failed" for record in tried):
@@ -140,43 +154,29 @@ def _visit(folder: Folder, chosen: Sequence[Stage], clock: Clock) -> int:
     return 0 if over == len(chosen) else 3
 
 
-def _stages(visit: Visit, chosen: Sequence[Stage], records: dict[str, Record], noted: dict[str, Any]) -> str:
-    """All stages; why it ended.
+def _go_on(visit: Visit, stage: Stage, noted: dict[str, Any], *, last: bool) -> Record:
+    """Give a stage its time, if enough is left; return the outcome.
 
     Raises:
         Terminated: The process was asked to end.
     """
-    try:
-        with visit.clock.alarm():
-            for last in (False, True):
-                for stage in chosen:
-                    _go_on(visit, stage, records, noted, last=last)
-    except Terminated:
-        raise
-    except TimeUp as end:
-        return str(end)
-    return "done" if all(_over(records, stage) for stage in chosen) else "no time for another stage"
-
-
-def _over(records: dict[str, Record], stage: Stage) -> bool:
-    return stage.name in records and records[stage.name].ended
-
-
-def _go_on(visit: Visit, stage: Stage, records: dict[str, Record], noted: dict[str, Any], *, last: bool) -> None:
-    """Give a stage its time, if enough is left; record the outcome."""
-    allowed_s = visit.clock.left_s if last else min(visit.clock.left_s, stage.share * visit.clock.total_s)
-    if last and stage.name in records and records[stage.name].status != "open":
-        return
+    allowed_s = visit.clock.left_s if last else min(visit.clock.left_s, stage.seconds)
+    record = visit.record(stage)
+    tried = last and stage.name in noted["stages"] and record.status != "open"
+    if tried or record.status == "done" or (stage.kind != "stack" and not record.stack):
+        return record  # or refused already: there is no such stack
+    if stage.kind != "stack" and allowed_s < visit.clock.least_s:
+        return record
     began = time.monotonic()
-    record = records[stage.name] = visit.record(stage)
-    if stage.kind != "stack" and (record.status == "done" or allowed_s < visit.clock.least_s):
-        return
-    if stage.kind != "stack" and not record.stack:
-        return  # refused already: there is no such stack
     record.status, record.reason = "open", ""
     _say(f"{stage.name}: at most {allowed_s:.0f} s")
     try:
-        do(visit, stage, record, allowed_s)
+        with visit.clock.alarm(allowed_s + OVER_S):
+            do(visit, stage, record, allowed_s)
+    except Terminated:
+        raise
+    except TimeUp:
+        record.reason = "stopped: its time was up"
     except DlbricksError as error:
         record.status, record.reason = "refused" if isinstance(error, UsageError) else "failed", str(error)
         if isinstance(error, MachineBusy) or (
@@ -192,6 +192,7 @@ def _go_on(visit: Visit, stage: Stage, records: dict[str, Record], noted: dict[s
         noted["stages"][stage.name] = round(noted["stages"].get(stage.name, 0) + seconds, 1)
         visit.folder.save()
     _say(f"{stage.name}: {record.status}, {seconds:.1f} s {record.reason}")
+    return record
 
 
 def _report(folders: Sequence[Folder], out: Path | None) -> None:

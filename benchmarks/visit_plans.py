@@ -22,6 +22,7 @@ from dlbricks.generator.backends.registry import get
 from dlbricks.generator.device.host import open_device
 from dlbricks.generator.network.network import read_network, synthetic_network
 from visit_plan import Stage
+from visit_rehearsal import Rehearsed
 from visit_state import PLANS, Record, Visit
 
 _WANTED = {"cudnn": {"Conv", "ConvTranspose"}, "cublas": {"MatMul", "Gemm"}}
@@ -39,15 +40,17 @@ _MOST = 40
 def plans(visit: Visit, stage: Stage, record: Record, until: float) -> None:
     """Bricks with the most work first, each kept as it comes."""
     backend, options = visit.backend(stage), visit.options(stage)
-    suite = visit.suite(stage.batch)
+    suite = visit.suite(stage)
     place = {"system": record.system, "stack": record.stack, "dtype": stage.dtype, "backend": backend}
     place |= {"batch": stage.batch} if stage.batch else {}
-    known = {row["key"] for row in visit.folder.rows(PLANS) if place.items() <= row.items()}
+    known = {row["key"] for row in visit.folder.rows(PLANS) if place.items() <= row.items() and "footprint" in row}
     bricks = {key: suite.brick(key) for key in suite.keys if key not in known}
-    wanted = [key for key, brick in bricks.items() if _WANTED[backend] & {*brick.operators}]
+    wanted = [key for key, brick in bricks.items() if _WANTED.get(backend, WANTED) & {*brick.operators}]
     wanted.sort(key=lambda key: -(bricks[key].cost.macs if bricks[key].cost else 0))
     done = 0
-    for row in _asked(wanted, suite.path, backend, stage.dtype, options, until):
+    lines = [f"{key} {max(suite.footprints(key))}" for key in wanted]  # in the state of its largest model
+    library = "rehearsal" if visit.settings["rehearse"] else backend
+    for row in _asked(lines, suite.path, library, stage.dtype, options, until):
         visit.folder.add_row(row | place | {"operators": list(bricks[row["key"]].operators)}, PLANS)
         done += 1
     record.result = {"bricks": len(known) + done, "left": len(wanted) - done}
@@ -56,9 +59,25 @@ def plans(visit: Visit, stage: Stage, record: Record, until: float) -> None:
 
 
 def best_of(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return the nanoseconds of the library's first executable choice and of the fastest plan; None without one."""
-    times = [plan["ns"] for plan in row["plans"] if plan["ns"]]
+    """Return the nanoseconds of the library's first executable choice and of the fastest plan, both in one cache state.
+
+    None if no plan was timed.
+    """
+    name = {"model": "model_ns", "hot": "ns"}[state_of(row)]
+    times = [plan[name] for plan in row["plans"] if plan.get(name)]
     return (times[0], min(times)) if times else None
+
+
+def state_of(row: Mapping[str, Any]) -> str:
+    """Return the cache state of a brick's plans: hot, as earlier versions timed them, if it is not the model's."""
+    return "model" if any(plan.get("model_ns") for plan in row["plans"]) else "hot"
+
+
+def in_one_state(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows with timed plans in one cache state: the model's, if any row has it."""
+    timed = [row for row in rows if best_of(row)]
+    state = "model" if any(state_of(row) == "model" for row in timed) else "hot"
+    return [row for row in timed if state_of(row) == state]
 
 
 def _asked(
@@ -83,22 +102,25 @@ def _asked(
                 process.kill()
         fruitless = fruitless + 1 if len(left) == before else 0
         if left and time.monotonic() < until and len(left) == before and fruitless < _FRUITLESS:
-            yield {"key": left.pop(0), "plans": [], "reason": f"the process ended with status {process.returncode}"}
+            key, footprint = left.pop(0).split()
+            reason = f"the process ended with status {process.returncode}"
+            yield {"key": key, "footprint": int(footprint), "plans": [], "reason": reason}
 
 
-def _child(arguments: Sequence[str], keys: Iterable[str]) -> None:
+def _child(arguments: Sequence[str], lines: Iterable[str]) -> None:
     parser = argparse.ArgumentParser()
     for name in ("backend", "dtype", "options", "suite"):
         parser.add_argument(name)
     asked = parser.parse_args(arguments)
-    backend = get(asked.backend)
+    backend = Rehearsed() if asked.backend == Rehearsed.name else get(asked.backend)
     settings = Settings("cuda", 1, backend.resolve("cuda", json.loads(asked.options)), dtype=asked.dtype)
     backend.setup(settings)
-    for key in keys:
+    for key, footprint in map(str.split, lines):
         model = read_network(Path(asked.suite) / "bricks" / f"{key}.onnx")
-        row: dict[str, Any] = {"key": key, "plans": [], "reason": ""}
+        row: dict[str, Any] = {"key": key, "footprint": int(footprint), "plans": [], "reason": ""}
         try:
-            row["plans"] = [asdict(one) for one in backend.plans(synthetic_network(model), settings, _MOST)]
+            plans_of_brick = backend.plans(synthetic_network(model), settings, _MOST, int(footprint))
+            row["plans"] = [asdict(one) for one in plans_of_brick]
         except (DlbricksError, MemoryError) as error:
             row["reason"] = str(error)
         print(json.dumps(row), flush=True)

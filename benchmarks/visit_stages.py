@@ -11,28 +11,27 @@ import math
 import platform
 import shutil
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cache
+from datetime import datetime
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from dlbricks import __version__
-from dlbricks.analyzer.findings.analyze import analyze
-from dlbricks.constructor.choice import Query
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.registry import backends
+from dlbricks.generator.machine.nvml import driver_version
 from dlbricks.generator.machine.system import machine_state, probe_system
 from dlbricks.generator.measurement.agreement import Outcome, agreements, checked_place
 from dlbricks.generator.measurement.ceilings import measure_ceilings
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
-from dlbricks.generator.progress import Progress
 from visit_plan import Stage
 from visit_plans import plans
 from visit_state import Record, Visit
@@ -59,12 +58,12 @@ def do(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
     """
     kinds = {
         "stack": _stack,
+        "tests": _tests,
         "agreement": _agreement,
         "bricks": _bricks,
         "kernels": _kernels,
         "models": _models,
         "plans": plans,
-        "findings": _findings,
         "ceilings": _ceilings,
     }
     kinds[stage.kind](visit, stage, record, time.monotonic() + allowed_s)
@@ -72,14 +71,14 @@ def do(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
 
 def _stack(visit: Visit, stage: Stage, record: Record, until: float) -> None:  # noqa: ARG001
     """Record this machine, in every visit again."""
-    driver = Path("/proc/driver/nvidia/version")
+    record.status = "done"
     visit.folder.stacks[record.system] = {
         "dlbricks": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "system": asdict(probe_system()),
         "state": machine_state(),
-        "driver": {"nvidia-smi": _nvidia_smi(), "module": driver.read_text() if driver.exists() else None},
+        "driver": driver_version(),
         "compilers": {name: shutil.which(name) is not None for name in ("g++", "clang++", "nvcc", "ptxas")},
         "packages": dict(sorted(_versions())),
         "backends": {
@@ -87,11 +86,11 @@ def _stack(visit: Visit, stage: Stage, record: Record, until: float) -> None:  #
             for name, probed in backends().items()
         },
     }
-    with suppress(ImportError):
-        import cudnn
+    if visit.settings["device"] == "cuda":
+        with suppress(ImportError):
+            import cudnn
 
-        visit.folder.stacks[record.system]["cudnn"] = json.loads(cudnn.create_device_properties(0).serialize())
-    record.status = "done"
+            visit.folder.stacks[record.system]["cudnn"] = json.loads(cudnn.create_device_properties(0).serialize())
 
 
 def _versions() -> Iterator[tuple[str, str]]:
@@ -101,25 +100,28 @@ def _versions() -> Iterator[tuple[str, str]]:
             yield name, package.version
 
 
-@cache
-def _nvidia_smi() -> str | None:
-    """Return the output of the program; None if it is missing."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
-    try:
-        return subprocess.run([program], capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"{type(error).__name__}: {error}"
+_PROBE = "from dlbricks.generator.device.host import open_device; print(open_device({!r}).resolution_ns)"
+_TESTS = ("tests/generator/device", "tests/generator/backends/test_libraries.py")
+
+
+def _tests(visit: Visit, stage: Stage, record: Record, until: float) -> None:
+    """Measure the step of the device's clock, and run the tests that need a GPU."""
+    how: Any = {"capture_output": True, "text": True, "cwd": Path(__file__).parents[1]}
+    probe = [sys.executable, "-c", _PROBE.format(visit.device(stage))]
+    record.result["resolution_ns"] = float(subprocess.run(probe, timeout=60, check=True, **how).stdout)
+    tests = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *_TESTS]
+    done = subprocess.run(tests, timeout=max(1.0, until - time.monotonic()), check=False, **how)
+    record.result["tests"] = (done.stdout or done.stderr).strip().splitlines()[-20:]
+    record.status, record.reason = ("done", "") if done.returncode == 0 else ("failed", record.result["tests"][-1])
 
 
 def _agreement(visit: Visit, stage: Stage, record: Record, until: float) -> None:
     """Compare bricks with the CPU's reference, and record each at once."""
-    suite = visit.suite(stage.batch)
+    suite = visit.suite(stage)
     place = {"system": record.system, "stack": record.stack, "dtype": stage.dtype}
     rows = [row for row in visit.folder.rows() if place.items() <= row.items()]
     waiting = set(suite.keys) - {row["key"] for row in rows}
-    where = checked_place(visit.backend(stage), visit.settings["device"], visit.options(stage), stage.dtype)
+    where = checked_place(visit.backend(stage), visit.device(stage), visit.options(stage), stage.dtype)
     checking = agreements(suite, where, checked_place("onnxruntime"), keys=waiting, timeout_s=_ITEM_TIMEOUT_S)
     try:
         for outcome in checking if waiting else ():
@@ -152,10 +154,14 @@ def _agreed(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _bricks(visit: Visit, stage: Stage, record: Record, until: float) -> None:
     """Measure bricks alternating with models: the fastest first, as many together as the time allows.
 
-    If the time is short, visits to everything would finish nothing. Stored results are not measured again.
+    If the time is short, visits to everything would finish nothing. Stored results are not measured again. Bricks that
+    failed, and not because the library lacks them, are tried once more, at the next visit.
     """
+    broken = record.result.setdefault("broken", {})
+    again = sorted({began for began in broken.values() if began != visit.began.isoformat()})
+    how: dict[str, Any] = {"again": ["failed"], "since": visit.began} if again else {}
     with visit.folder.store() as store:
-        waiting = _forecasts(visit, stage, record, store)
+        waiting = _forecasts(visit, stage, record, store, how)
         while waiting:
             record.result["waiting"] = sorted(waiting)
             left_s = until - time.monotonic()
@@ -163,38 +169,44 @@ def _bricks(visit: Visit, stage: Stage, record: Record, until: float) -> None:
                 return
             group = _fitting(waiting, _PLANNED * left_s)
             report = run(
-                visit.suite(stage.batch, group),
+                visit.suite(stage, group),
                 store=store,
                 models=visit.sources(stage.batch, group) if stage.models else [],
-                algorithms=stage.algorithms,
                 item_timeout_s=_ITEM_TIMEOUT_S,
                 budget_s=None if sum(waiting[name] for name in group) <= _PLANNED * left_s else left_s,
+                **how,
                 **_place(visit, stage),
             )
             record.result["failures"] |= dict(report.failures)
-            if report.remaining or report.models_remaining or report.algorithms_remaining:
+            chosen = report.outcome.chosen
+            for failure in (*chosen.bricks.failures, *chosen.models.failures):
+                if failure.kind != "unsupported":
+                    broken.setdefault(failure.key, visit.began.isoformat())
+            if report.remaining or report.models_remaining:
                 return
             waiting = {name: seconds for name, seconds in waiting.items() if name not in group}
             record.result.setdefault("walls_s", []).append(report.wall_s)
             visit.folder.save()
     record.result["waiting"] = []
-    record.status = "done"
+    if again or not broken:
+        record.status = "done"
+    else:
+        record.reason = f"{len(broken)} failed; the next visit tries them again"
 
 
-def _forecasts(visit: Visit, stage: Stage, record: Record, store: Store) -> dict[str, float]:
+def _forecasts(visit: Visit, stage: Stage, record: Record, store: Store, how: Mapping[str, Any]) -> dict[str, float]:
     """Forecast the seconds of each unmeasured model with its bricks, the shortest first."""
     failures = record.result.setdefault("failures", {})
     seconds = {}
     for source in visit.sources(stage.batch):
         try:
-            suite = visit.suite(stage.batch, [source.name])
+            suite = visit.suite(stage, [source.name])
         except UsageError as error:
             failures[source.name] = str(error)
             continue
         models = [source] if stage.models else []
-        how = {"models": models, "algorithms": stage.algorithms, "dry_run": True}
-        forecast = run(suite, store=store, **how, **_place(visit, stage))
-        if forecast.remaining or forecast.models_remaining or forecast.algorithms_remaining:
+        forecast = run(suite, store=store, models=models, dry_run=True, **how, **_place(visit, stage))
+        if forecast.remaining or forecast.models_remaining:
             seconds[source.name] = forecast.forecast_s
     return dict(sorted(seconds.items(), key=lambda item: item[1]))
 
@@ -210,57 +222,22 @@ def _fitting(waiting: Mapping[str, float], left_s: float) -> list[str]:
     return group
 
 
-class _Enough(Exception):
-    """The time of a stage is up, between two items."""
-
-
-def _kernels(visit: Visit, stage: Stage, record: Record, until: float) -> None:
+def _kernels(visit: Visit, stage: Stage, record: Record, until: float) -> None:  # noqa: ARG001
     """Record the kernels of everything that the stage of this precision measured."""
-
-    def watch(_: Progress) -> None:
-        if time.monotonic() >= until:
-            raise _Enough
-
     if not _measured(visit, stage, record):
         return
-    with visit.folder.store() as store, suppress(_Enough):
-        kernels = run(
-            visit.suite(stage.batch),
-            store=store,
-            models=visit.sources(stage.batch),
-            item_timeout_s=_ITEM_TIMEOUT_S,
-            kernels=True,
-            progress=watch,
-            **_place(visit, stage),
-        ).kernels
-        if kernels is not None:
-            failures = [asdict(failure) for failure in kernels.failures]
-            record.result = {"views": kernels.taken + kernels.known, "failures": failures}
-            record.status = "done"
-
-
-def _findings(visit: Visit, stage: Stage, record: Record, until: float) -> None:
-    """Analyse each model of the stage of this precision, and try every remedy."""
-    if not _measured(visit, stage, record):
-        return
-    rows = record.result.setdefault("rows", {})
-    query = Query(
-        system=record.system, stack=record.stack, backend=visit.backend(stage), device=visit.settings["device"],
-        threads=visit.settings["threads"], cache=stage.cache, dtype=stage.dtype,
-    )  # fmt: skip
     with visit.folder.store() as store:
-        for source in (source for source in visit.sources(stage.batch) if source.name not in rows):
-            if until - time.monotonic() < visit.clock.least_s:
-                return
-            (row,) = analyze([source], store=store, query=query, prove=True, until=until).rows
-            if time.monotonic() < until:  # else some of its remedies are not tried yet
-                rows[source.name] = row.record()
-            visit.folder.save()
-    record.status = "done"
+        sources, place = visit.sources(stage.batch), _place(visit, stage)
+        how: Any = {"store": store, "models": sources, "item_timeout_s": _ITEM_TIMEOUT_S, "kernels": True}
+        kernels = run(visit.suite(stage), **how, **place).kernels
+    if kernels is not None:
+        failures = [asdict(failure) for failure in kernels.failures]
+        record.result = {"views": kernels.taken + kernels.known, "failures": failures}
+        record.status = "done"
 
 
 def _measured(visit: Visit, stage: Stage, record: Record) -> bool:
-    """Return True if the stage is done whose bricks this one reads."""
+    """Return True if the stage that measures these bricks is done."""
     name = stage.name.removeprefix(f"{stage.kind}-")
     measured = visit.folder.find(name, record.system, record.stack)
     if measured is None or measured.status != "done":
@@ -269,14 +246,15 @@ def _measured(visit: Visit, stage: Stage, record: Record) -> bool:
     return True
 
 
-def _models(visit: Visit, stage: Stage, record: Record, until: float) -> None:
-    """Measure whole models."""
+def _models(visit: Visit, stage: Stage, record: Record, until: float) -> None:  # noqa: ARG001
+    """Measure whole models; a measurement that was stopped is continued."""
     rows = record.result.setdefault("rows", {})
+    since = datetime.fromisoformat(record.result.setdefault("since", visit.began.isoformat()))
     waiting = [source for source in visit.sources(stage.batch) if not _known(rows.get(source.name))]
-    if waiting and until - time.monotonic() >= visit.clock.least_s:
+    if waiting:
         how = {**_place(visit, stage), "processes": 1}
         with visit.folder.store() as store:
-            measured = measure(waiting, store=store, item_timeout_s=_MODEL_TIMEOUT_S, **how).rows
+            measured = measure(waiting, store=store, since=since, item_timeout_s=_MODEL_TIMEOUT_S, **how).rows
         rows |= {row.name: {"latency_ms": row.latency_ms, "error": row.error} for row in measured}
     if all(_known(rows.get(source.name)) for source in waiting):
         record.status = "done"
@@ -291,6 +269,8 @@ def _ceilings(visit: Visit, stage: Stage, record: Record, until: float) -> None:
     """Measure the machine's ceilings in the runtime of the visit."""
     how = {**_place(visit, stage), "processes": 1}
     del how["cache"]
+    if visit.settings["rehearse"]:
+        how |= {"gemm_sizes": [512], "sizes": [1 << 20]}
     with visit.folder.store() as store:
         rows = measure_ceilings(store=store, **how).rows
     record.result = {"failures": {f"{row.dtype} {row.network}": row.error for row in rows if row.error}}
@@ -300,7 +280,9 @@ def _ceilings(visit: Visit, stage: Stage, record: Record, until: float) -> None:
 def _place(visit: Visit, stage: Stage) -> dict[str, Any]:
     """Return the common arguments of ``run`` and ``measure``."""
     return {
-        **{name: visit.settings[name] for name in ("device", "threads", "processes", "sessions", "visits")},
+        **{name: visit.settings[name] for name in ("processes", "sessions", "visits")},
+        "device": visit.device(stage),
+        "threads": stage.threads or visit.settings["threads"],
         "backend": visit.backend(stage),
         "options": visit.options(stage),
         "dtype": stage.dtype,

@@ -1,26 +1,28 @@
 """The state of visits: the folder from which the next visit resumes, the time, the models and their bricks.
 
 In the folder ``visit.json`` has the stages, ``agreement.jsonl`` one line per checked brick and precision,
-``plans.jsonl`` one line per brick with timed plans, ``measurements.db`` the measurements, ``results.md`` the tables. An
-alarm enforces the time: the current measurement stops, and committed results stay.
+``plans.jsonl`` one line per brick with timed plans, ``measurements.db`` the measurements, ``results.md`` the tables. A
+copy of a published folder (``docs/results/gpu``) can be continued: its packed files are unpacked, its databases merged.
+An alarm enforces the time of each stage: the current measurement stops, and committed results stay.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import signal
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from dlbricks.bricks.suite.suite import Suite
-from dlbricks.db import Store
+from dlbricks.db import Store, merge
 from dlbricks.errors import BackendUnavailable, UsageError
 from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition.generate import generate
@@ -32,11 +34,11 @@ AGREEMENT = "agreement.jsonl"
 PLANS = "plans.jsonl"
 """A line per brick of these stages."""
 
-_PLANNED = 0.92
-"""Part of the time that is given to stages; they may take longer than they were given, until the alarm."""
+_PLANNED = 0.93
+"""Part of the time that is given to stages; the tables that are made of them have the rest."""
 
-STAGES, TABLES = 0.95, 0.99
-"""Parts of the time after which the stages are stopped, and then the tables that are made of them."""
+OVER_S = 5.0
+"""Seconds that a stage may take longer than it was given, before it is stopped."""
 
 
 @dataclass(slots=True)
@@ -84,10 +86,15 @@ class Folder:
             raise UsageError(f"{path} is no folder", remedy="name an empty folder, or a new one")
         self._state_file = path / "visit.json"
         (path / "visit.json.new").unlink(missing_ok=True)
+        for packed in path.glob("*.xz") if self._state_file.exists() else ():
+            if not packed.with_suffix("").exists():
+                packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
         state = _read_state(self._state_file) if self._state_file.exists() else {}
         if not state and path.exists() and any(path.iterdir()):
             raise UsageError(f"{path} holds something else than visits", remedy="name an empty folder, or a new one")
         self.settings: dict[str, Any] = state.get("settings", {})
+        if isinstance(batch := self.settings.get("batch"), int):  # as an earlier version wrote it
+            self.settings["batch"] = [batch]
         self.stacks: dict[str, Any] = state.get("stacks", {})
         self.visits: list[dict[str, Any]] = state.get("visits", [])
         self.records = [Record(**record) for record in state.get("records", [])]
@@ -180,7 +187,21 @@ class Folder:
 
     def store(self) -> Store:
         """Open the database of the visits."""
-        return Store.open(self.path / "measurements.db")
+        path = self.path / "measurements.db"
+        others = [] if path.exists() else self.databases
+        store = Store.open(path)
+        for other in others:
+            merge(store, other)
+        return store
+
+
+def copied(published: Path, to: Path) -> Folder:
+    """Return a copy of a published folder, which is never changed."""
+    to.mkdir(parents=True, exist_ok=True)
+    for path in published.iterdir():
+        if path.is_file():
+            (to / path.name).write_bytes(path.read_bytes())
+    return Folder(to)
 
 
 def _read_state(file: Path) -> dict[str, Any]:
@@ -231,13 +252,13 @@ class Clock:
     @property
     def least_s(self) -> float:
         """Nothing is begun that has less: a worker could not even load a framework."""
-        return max(2.0, 0.03 * self.total_s)
+        return max(2.0, 0.01 * self.total_s)
 
     @contextmanager
-    def alarm(self, part: float = STAGES) -> Iterator[None]:
-        """Raise ``TimeUp`` inside, when a part of the time is over, or on SIGTERM."""
+    def alarm(self, seconds: float) -> Iterator[None]:
+        """Raise ``TimeUp`` inside, when some seconds are over; raise ``Terminated`` on SIGTERM."""
         handlers = {number: signal.signal(number, _end) for number in (signal.SIGALRM, signal.SIGTERM)}
-        signal.setitimer(signal.ITIMER_REAL, max(0.001, self.total_s * part - self.spent_s))
+        signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))
         try:
             yield
         finally:
@@ -260,12 +281,14 @@ class Visit:
         folder: Its files.
         clock: Its time.
         work: A folder that is deleted with the visit.
+        began: When it began; earlier failures are tried again.
     """
 
     folder: Folder
     clock: Clock
     work: Path
-    _suites: dict[tuple[int | None, tuple[str, ...]], Suite] = field(default_factory=dict)
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    _suites: dict[tuple[int | None, int, tuple[str, ...]], Suite] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -274,11 +297,15 @@ class Visit:
 
     def options(self, stage: Stage) -> dict[str, str]:
         """Return the backend's options, from the stage and the visit."""
-        return {**self.settings["options"], **stage.options}
+        return {**({} if stage.threads else self.settings["options"]), **stage.options}
 
     def backend(self, stage: Stage) -> str:
         """Return the backend of a stage."""
         return str(stage.backend or self.settings["backend"])
+
+    def device(self, stage: Stage) -> str:
+        """Return the device of a stage."""
+        return "cpu" if stage.threads else str(self.settings["device"])
 
     def sources(self, batch: int | None, names: Collection[str] = ()) -> list[ModelSource]:
         """Return the models at a batch.
@@ -290,18 +317,21 @@ class Visit:
         found = find_models(self.settings["models"], batches=[batch] if batch else [])
         return [source for source in found if not names or source.name in names]
 
-    def suite(self, batch: int | None, names: Collection[str] = ()) -> Suite:
-        """Their bricks at G=1; made anew in each visit, which takes a second for the whole zoo.
+    def suite(self, stage: Stage, names: Collection[str] = ()) -> Suite:
+        """Their bricks; made anew in each visit, which takes a second for the whole zoo.
 
         Raises:
             UsageError: None of the models can be read.
         """
-        key = (batch, tuple(sorted(names)))
+        key = (stage.batch, stage.granularity, tuple(sorted(names)))
         if key not in self._suites:
-            report = generate(self.sources(batch, names), granularity=1, out=self.work / f"suite-{len(self._suites)}")
+            sources, cut = self.sources(stage.batch, names), stage.granularity
+            report = generate(sources, granularity=cut, overlap=cut > 1, out=self.work / f"suite-{len(self._suites)}")
             if report.suite is None:
-                raise UsageError(f"no model can be read at batch {batch or 'of its own'}: {report.rows[0].error}")
-            self._suites[key] = report.suite
+                raise UsageError(f"no model can be read at batch {stage.batch or 'of its own'}: {report.rows[0].error}")
+            suite = report.suite
+            keys = [key for key in suite.keys if cut == 1 or _is_fusion(suite.brick(key).operators, cut)]
+            self._suites[key] = replace(suite, keys=tuple(keys))
         return self._suites[key]
 
     def record(self, stage: Stage) -> Record:
@@ -313,7 +343,7 @@ class Visit:
         stack = reason = ""
         if stage.kind != "stack":
             try:
-                stack = get(self.backend(stage)).stack(self.settings["device"], self.options(stage)).key
+                stack = get(self.backend(stage)).stack(self.device(stage), self.options(stage)).key
             except (UsageError, BackendUnavailable) as error:
                 if isinstance(error, BackendUnavailable) and stage.backend is None:
                     raise
@@ -322,3 +352,13 @@ class Visit:
         if reason:
             record.status, record.reason = "refused", reason
         return record
+
+
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
+
+
+def _is_fusion(operators: Sequence[str], granularity: int) -> bool:
+    """Return True for a product with its followers; at the largest granularities, for attention alone."""
+    if granularity > 3:
+        return (operators[0], operators[-1]) == ("MatMul", "MatMul") and "Softmax" in operators
+    return len(operators) > 1 and operators[0] in _PRODUCTS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
 from collections import Counter
@@ -20,7 +19,7 @@ from dlbricks.db.samples.rates import STREAM_SIZES, ceiling_names, ceiling_work,
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.models import ModelSource, find_models
 from figures import number, percent, spread, table
-from visit_plans import WANTED, best_of
+from visit_plans import best_of, in_one_state
 from visit_state import PLANS, Folder, Record
 
 _AS_GOOD = 1.02
@@ -62,9 +61,9 @@ def results(folders: Sequence[Folder]) -> dict[str, Any]:
                 if kind == "agreement" and record.result.get("bricks")
             ],
             "stages": [
-                about | {"device": folder.settings["device"], "models": list(_rows(folder, record, store))}
+                about | {"device": stacks[record.stack].device, "models": list(_rows(folder, record, store))}
                 for folder, record, kind, about in records
-                if record.stack in stacks and kind in {"bricks", "models"}
+                if record.stack in stacks and kind in {"bricks", "models"} and record.stage.get("granularity", 1) == 1
             ],
             "kernels": [
                 about | record.result
@@ -99,19 +98,20 @@ def _about(record: Record, stack: Stack | None = None) -> dict[str, Any]:
 
 def _rows(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, Any]]:
     """Each model of a stage that measured bricks, or models alone."""
-    batch, threads = record.stage["batch"], folder.settings["threads"] or len(physical_cores())
+    batch, threads = (
+        record.stage["batch"],
+        record.stage.get("threads") or folder.settings["threads"] or len(physical_cores()),
+    )
     sources = find_models(folder.settings["models"], batches=[batch] if batch else [])
     place = {"system": record.system, "stack": record.stack, "dtype": record.stage["dtype"]}
     if record.stage["kind"] == "models":
         yield from _measured(sources, store, threads=threads, cache=record.stage["cache"], **place)
         return
     found = estimate(sources, store=store, granularity=1, threads=threads, cache=record.stage["cache"], **place)
-    plans = _plans_for(folder, record)
     for row in found:
         figures = estimate_record(row, explained=False)
         yield {
             "name": row.name,
-            **_with_plans(row, plans),
             **{name: figures[name] for name in _FIGURES},
             "known_ms": row.sums.known_ms,
             "coverage": row.parts.coverage.sequences if row.parts.coverage else None,
@@ -142,7 +142,7 @@ def _plans(folder: Folder) -> Iterator[dict[str, Any]]:
         if record.stage["kind"] != "plans" or not record.stack:
             continue
         mine = _of(record, rows)
-        pairs = [pair for row in mine if (pair := best_of(row)) is not None]
+        pairs = [pair for row in in_one_state(mine) if (pair := best_of(row)) is not None]
         if not pairs:
             continue
         ratios = sorted(first / best for first, best in pairs)
@@ -164,37 +164,6 @@ def _plans(folder: Folder) -> Iterator[dict[str, Any]]:
 def _of(record: Record, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     place = {"system": record.system, "stack": record.stack, "dtype": record.stage["dtype"]}
     return [row for row in rows if place.items() <= row.items() and row.get("batch") == record.stage["batch"]]
-
-
-def _plans_for(folder: Folder, record: Record) -> dict[str, tuple[float, float]]:
-    """By brick, of the libraries in the precision of a stage: their first choice and the fastest plan, in ms."""
-    rows = folder.rows(PLANS)
-    tf32 = record.stage["options"].get("tf32")
-    found: dict[str, tuple[float, float]] = {}
-    for other in folder.records:
-        alike = all(other.stage[name] == record.stage[name] for name in ("dtype", "batch"))
-        if other.stage["kind"] == "plans" and alike and other.stage["options"].get("tf32") == tf32:
-            for row in _of(other, rows):
-                if (pair := best_of(row)) is not None:
-                    found[row["key"]] = (pair[0] / 1e6, pair[1] / 1e6)
-    return found
-
-
-def _with_plans(row: Estimate, plans: Mapping[str, tuple[float, float]]) -> dict[str, float | None]:
-    """Return the time of a model's convolutions and products in the libraries, and its fastest bricks with them."""
-    known = [plans[one.key] for one in row.parts.sequences if one.key in plans]
-    asked = sum(not WANTED.isdisjoint(one.op_types) for one in row.parts.sequences)
-    all_known = bool(known) and len(known) == asked
-    bounds = [
-        min((ms for ms in (one.lower_bound_ms, plans.get(one.key, (None, None))[1]) if ms is not None), default=None)
-        for one in row.parts.sequences
-    ]
-    whole = bool(bounds) and None not in bounds
-    return {
-        "plans_first_ms": math.fsum(first for first, _ in known) if all_known else None,
-        "plans_best_ms": math.fsum(best for _, best in known) if all_known else None,
-        "bound_with_plans_ms": math.fsum(ms for ms in bounds if ms is not None) if all_known and whole else None,
-    }
 
 
 def _measured(

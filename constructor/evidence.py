@@ -184,12 +184,11 @@ class Table:
             key: The brick.
             state: Cache state of the lookup.
             measured: Its measurement on the combination's own stack, for its cache state; None: use the nearest state.
-            view: True if it ends in a rearrangement. Stacks without fusion then do not compete: they leave the
-                rearrangement to the reader of the result.
+            view: True if it ends in a rearrangement. Stacks without fusion leave it to the reader of the result: they
+                compete only if no other stack has measured the brick. The bound is then lower, never higher.
         """
-        competing = [
-            measurement for measurement in self._rivals.get(key, ()) if not (view and measurement.stack in self._eager)
-        ]
+        everyone = self._rivals.get(key, ())
+        competing = [one for one in everyone if not (view and one.stack in self._eager)] or everyone
         caches = nearest_levels(state) if measured is None else [measured.conditions.cache]
         for cache in caches:
             here = [measurement for measurement in competing if measurement.conditions.cache == cache]

@@ -93,6 +93,7 @@ class System:
     isa: tuple[str, ...] = ()
     """The instruction sets that runtimes dispatch on, sorted (``avx2``, ``avx512f``, ``amx_tile``…)."""
     gpus: tuple[str, ...] = ()
+    """Names, the one in use first; with the size of a slice, and with a power limit other than the default."""
 
     @property
     def key(self) -> str:

@@ -29,6 +29,7 @@ from ...errors import BackendError, BackendUnavailable, UsageError
 from ..device.device import Device, Run
 from ..device.host import open_device
 from ..machine.cores import pin
+from ..machine.nvml import driver_version
 from ..network.decoding import DecoderFile
 from ..network.network import Network
 
@@ -72,19 +73,23 @@ class Option:
         default: Default value.
         choices: Valid values; empty: any integer from 0.
         help: Its effect, in one line.
+        pattern: Matches any further valid value.
     """
 
     name: str
     default: str
     choices: tuple[str, ...] = ()
     help: str = ""
+    pattern: str = ""
 
     def accepts(self, value: str) -> bool:
         """Return True if a value is valid."""
-        return value in self.choices if self.choices else value.isascii() and value.isdigit()
+        if self.choices:
+            return value in self.choices or bool(self.pattern and re.fullmatch(self.pattern, value))
+        return value.isascii() and value.isdigit()
 
     def __str__(self) -> str:
-        return f"{self.name}={'|'.join(self.choices) or 'N'}"
+        return f"{self.name}={'|'.join((*self.choices, *(['NAME'] if self.pattern else []))) or 'N'}"
 
 
 TF32 = Option("tf32", "off", ("off", "on"), "products and convolutions of float32 read 10 bits of a fraction, not 23")
@@ -171,16 +176,16 @@ class PlanTime:
     """One of several ways in which a library can execute one brick, with its result.
 
     Attributes:
-        name: The library's name for it, or a name from engine and knobs.
+        name: Engine and knobs as one word: the value of the option ``plan`` that executes it.
         engine: Number of the engine or algorithm, for this brick and version of the library.
         knobs: Name and value of each, sorted.
         modes: Heuristics that offer it, or the part of the library that has it.
         rank: Position in the list of the library's first heuristic, from 0; None if that does not offer it.
-        place: Value of the option ``plan`` that executes it; None if it cannot be executed.
         notes: Numerical notes.
         behavior: Behaviour notes.
         workspace_bytes: Extra memory in bytes; None if unknown.
         ns: Nanoseconds of one execution on the device's clock, median of a few, caches hot; None if it failed.
+        model_ns: The same in a model's cache state; None if it is neither the first nor among the fastest.
         error: Largest difference to the outputs of the first plan that ran, as a share of their largest value.
         reason: Why it was not timed; empty if it was.
     """
@@ -190,11 +195,11 @@ class PlanTime:
     knobs: tuple[tuple[str, int], ...] = ()
     modes: tuple[str, ...] = ()
     rank: int | None = None
-    place: int | None = None
     notes: tuple[str, ...] = ()
     behavior: tuple[str, ...] = ()
     workspace_bytes: int | None = None
     ns: float | None = None
+    model_ns: float | None = None
     error: float | None = None
     reason: str = ""
 
@@ -406,6 +411,10 @@ _LACKS = {
 """For each optional method of ``Backend``: the missing ability, and the remedy."""
 
 
+_NVIDIA = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
+"""Packages with the libraries that compute on a GPU for every backend; without them a runtime has its own copies."""
+
+
 class Backend(ABC):
     """A runtime that can execute networks.
 
@@ -505,6 +514,8 @@ class Backend(ABC):
     def stack(self, device: str, options: Mapping[str, str]) -> Stack:
         """Backend, device, versions of installed packages and every option with its effective value.
 
+        On a GPU the versions include NVIDIA's libraries and driver.
+
         Raises:
             UsageError: As ``resolve``.
             BackendUnavailable: The runtime is not installed.
@@ -513,7 +524,10 @@ class Backend(ABC):
         versions = self.versions()
         if not versions:
             raise BackendUnavailable(f"{self.name} is not installed", remedy=self.install)
-        return Stack(self.name, device, versions, tuple(sorted(effective.items())))
+        if device == "cuda":
+            driver = driver_version()
+            versions += (*installed(_NVIDIA), *((("nvidia-driver", driver),) if driver else ()))
+        return Stack(self.name, device, tuple(sorted({*versions})), tuple(sorted(effective.items())))
 
     def dtypes_on(self, device: str) -> tuple[str, ...]:
         """Return its precisions on a device."""
@@ -726,13 +740,14 @@ class Backend(ABC):
             raise UsageError(f"backend {self.name} has no algorithm {name!r} here", remedy=f"it has {names}")
         return replace(settings, options={**settings.options, **chosen.options}, channels=chosen.channels)
 
-    def plans(self, network: Network, settings: Settings, most: int) -> tuple[PlanTime, ...]:
+    def plans(self, network: Network, settings: Settings, most: int, footprint: int) -> tuple[PlanTime, ...]:
         """Build and time the library's plans for one brick, in the library's order; after ``setup``.
 
         Args:
             network: Network of one brick, one copy.
             settings: Settings of ``prepare``; the option ``plan`` has no effect.
             most: Maximum number of plans.
+            footprint: Bytes that the model touches between two uses of the brick's weights.
 
         Returns:
             One row per plan. A plan that cannot be built, runs out of memory or fails is a row with its reason.

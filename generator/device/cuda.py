@@ -1,9 +1,10 @@
 """An NVIDIA GPU through CuPy (for CUDA 12 or 13): a separate stream, time stamps in it, and graphs.
 
-Kernels of one thread measure time: they write the GPU's clock (PTX, ``%globaltimer``: on an H100 in steps of 32 ns),
-eagerly and inside graphs. Events of CUDA measure time too, but delay the work after them: on an H100 the distance of
-two events was 1.3 or 2.4 microseconds, depending on the work around them. The distance of two such kernels equals
-that of any two kernels in a row (docs/how-to/gpu.md).
+Kernels of one thread measure time: they write the GPU's clock (PTX, ``%globaltimer``), eagerly and inside graphs. Its
+step depends on the GPU and its driver (32 ns on an H100, a microsecond on others), so another kernel measures it once.
+Events of CUDA measure time too, but delay the work after them: on an H100 the distance of two events was 1.3 or 2.4
+microseconds, depending on the work around them. The distance of two such kernels equals that of any two kernels in a
+row (docs/how-to/gpu.md).
 """
 
 from __future__ import annotations
@@ -34,6 +35,21 @@ extern "C" __global__ void stamp(unsigned long long* place) {
     unsigned long long now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
     *place = now;
+}
+"""
+
+_STEP = r"""
+extern "C" __global__ void step(unsigned long long* place) {
+    unsigned long long last, now, least = ~0ULL;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(last));
+    for (int changes = 0; changes < 32;) {
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+        if (now == last) continue;
+        if (now - last < least) least = now - last;
+        last = now;
+        ++changes;
+    }
+    *place = least;
 }
 """
 
@@ -88,7 +104,11 @@ class CudaDevice:
             self._page = self._blank()
             self._stamp = cupy.RawKernel(_STAMP, "stamp")
             self.record(self.event())  # a kernel cannot be loaded while a graph is captured
+            with self._stream:
+                step = cupy.zeros(1, dtype=cupy.uint64)
+                cupy.RawKernel(_STEP, "step")((1,), (1,), (step,))
             self._stream.synchronize()
+            self.resolution_ns = float(step[0])
         except (cupy.cuda.runtime.CUDARuntimeError, OSError) as error:
             raise BackendUnavailable(f"CUDA finds no GPU: {error}", remedy="use --device cpu") from error
         self.stream: int = self._stream.ptr

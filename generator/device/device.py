@@ -24,11 +24,13 @@ class Device(Protocol):
         name: ``cpu`` or ``cuda``.
         stream: Handle of the stream, for libraries that enqueue in it; 0 for the CPU.
         cache_bytes: Size of the last-level cache.
+        resolution_ns: Step of the clock of its events in nanoseconds; 0 if it is too fine to matter.
     """
 
     name: str
     stream: int
     cache_bytes: int
+    resolution_ns: float
 
     def event(self) -> Event:
         """Return a new event; it can be recorded again and again."""

@@ -55,6 +55,7 @@ class HostDevice:
 
     name = "cpu"
     stream = 0
+    resolution_ns = 0.0
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:
         self.cache_bytes = last_level_bytes()

@@ -1,15 +1,16 @@
-"""Clocks, power and temperature of a GPU, and reasons for held clocks, from NVIDIA's management library."""
+"""The GPU that CUDA uses, its driver, clocks, power and temperature, and reasons for held clocks."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # The search for NVIDIA's driver, without loading a runtime. A driver does not prove that a GPU can be used, but without
 # a driver none can.
@@ -52,6 +53,53 @@ def can_load(library: str) -> bool:
     return True
 
 
+class CudaGpu(NamedTuple):
+    """A GPU, or a slice of one (MIG), as CUDA reports it.
+
+    Attributes:
+        name: Name of the product; for a slice also its size.
+        bus: Address on the PCI bus.
+    """
+
+    name: str
+    bus: str
+
+
+@cache
+def cuda_gpu() -> CudaGpu | None:
+    """Return the first GPU that CUDA gives to this process; None without one.
+
+    The driver is asked, without a context on the GPU. CUDA sorts GPUs by speed unless its variables say otherwise, the
+    management library by their place on the bus.
+    """
+    try:
+        driver = ctypes.CDLL(DRIVER_LIBRARY)
+    except OSError:
+        return None
+    device, name, bus = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
+    calls: tuple[tuple[Any, ...], ...] = (
+        (driver.cuInit, 0),
+        (driver.cuDeviceGet, ctypes.byref(device), 0),
+        (driver.cuDeviceGetName, name, len(name), device),
+        (driver.cuDeviceGetPCIBusId, bus, len(bus), device),
+    )
+    if any(function(*arguments) for function, *arguments in calls):
+        return None
+    return CudaGpu(name.value.decode(), bus.value.decode())
+
+
+def driver_version(path: Path = _SIGNS[0]) -> str:
+    """Return the version of NVIDIA's kernel module; empty if it is unknown.
+
+    Args:
+        path: The module's own description.
+    """
+    with suppress(OSError):
+        match = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", path.read_text())
+        return match.group() if match else ""
+    return ""
+
+
 _REASONS = {
     0x1: "idle", 0x2: "applications clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
     0x20: "thermal, software", 0x40: "thermal, hardware", 0x80: "power brake", 0x100: "display clock",
@@ -70,7 +118,7 @@ and is held back there for moments (https://github.com/NVIDIA/DCGM/issues/285)."
 def gpu_state() -> Mapping[str, Any]:
     """Return the present state of the first GPU that this process may use, as far as the driver reports it.
 
-    Without nvidia-ml-py it is empty.
+    Without nvidia-ml-py or a GPU it is empty. For a slice it is the state of the whole GPU.
 
     Returns:
         ``driver``, ``sm_mhz``, ``memory_mhz``, ``most_sm_mhz``, ``temperature_c``, ``power_w``, ``power_limit_w``,
@@ -81,15 +129,13 @@ def gpu_state() -> Mapping[str, Any]:
         import pynvml
     except ImportError:
         return {}
+    used = cuda_gpu()
+    if used is None:
+        return {}
     state: dict[str, Any] = {}
     try:
         pynvml.nvmlInit()
-        first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
-        gpu = (
-            pynvml.nvmlDeviceGetHandleByUUID(first)
-            if first.startswith(("GPU-", "MIG-"))
-            else pynvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)
-        )
+        gpu = pynvml.nvmlDeviceGetHandleByPciBusId(used.bus)
     except pynvml.NVMLError:
         return {}
     asked: dict[str, Callable[[], Any]] = {

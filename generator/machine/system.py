@@ -18,7 +18,7 @@ import psutil
 
 from ...db.values import System
 from .cores import CPUS, all_cores, allowed, caches, huge_pages, last_level_bytes, physical_cores, ranges, siblings
-from .nvml import gpu_state
+from .nvml import cuda_gpu, gpu_state
 
 _ISA = frozenset({
     "sse4_1", "sse4_2", "avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512dq", "avx512vl",
@@ -200,17 +200,25 @@ def _arm_name(info: Mapping[str, str]) -> str:
 
 
 def _gpus() -> tuple[str, ...]:
-    """Return the names of the GPUs, as their driver reports them."""
+    """Return the names of the GPUs, the one that CUDA uses first, with any unusual power limit."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()
+    query = "--query-gpu=pci.bus_id,name,power.limit,power.default_limit"
     try:
         answer = subprocess.run(
-            [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=20, check=True
+            [tool, query, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=20, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return ()  # a driver that does not answer has no usable GPU
-    return tuple(line.strip() for line in answer.stdout.splitlines() if line.strip())
+    used, gpus = cuda_gpu(), []
+    for line in answer.stdout.splitlines():
+        bus, name, limit, usual = (cell.strip() for cell in line.split(","))
+        is_used = used is not None and bus.lstrip("0").lower() == used.bus.lstrip("0").lower()
+        text = used.name if used is not None and is_used else name
+        is_limited = limit != usual and limit[:1].isdigit() and usual[:1].isdigit()
+        gpus.append((not is_used, f"{text}, {limit} W" if is_limited else text))
+    return tuple(text for _, text in sorted(gpus, key=lambda gpu: gpu[0]))
 
 
 def _turbo() -> bool | None:

@@ -118,7 +118,7 @@ def _result(row: BrickPlans) -> dict[str, object]:
 
 def _plan(plan: PlanTime) -> dict[str, object]:
     record = asdict(plan)
-    for timed in ("place", "ns", "error"):
+    for timed in ("ns", "model_ns", "error"):
         del record[timed]
     return {"tag": record.pop("name"), **record, "knobs": dict(plan.knobs), "reason": plan.reason or None}
 

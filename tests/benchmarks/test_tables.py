@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import json
+import lzma
+import math
 import re
 from pathlib import Path
 
 import calibrate
 import pytest
 import tables
+from dlbricks import estimate, find_models
+from dlbricks.db import Store, Subject
 
 TOP = Path(__file__).resolve().parents[2]
 RESULTS = TOP / "docs" / "results"
@@ -36,6 +40,26 @@ def test_a_script_still_prints_the_committed_data(data, script, function):
     assert results
     for result in results:
         assert re.search(r"^\| ?--", table(result), re.MULTILINE)
+
+
+def test_the_fastest_bricks_on_a_gpu_are_all_in_the_models_cache_state(tmp_path):
+    (tmp_path / "gpu.db").write_bytes(lzma.decompress((RESULTS / "gpu/measurements-1.db.xz").read_bytes()))
+    stages = json.loads((RESULTS / "gpu/results.json").read_text())["stages"]
+    (stage,) = [one for one in stages if one["stage"] == "float32-graph"]
+    (published,) = [row["lower_bound_sequential_ms"] for row in stage["models"] if row["name"] == "squeezenet"]
+    with Store.open(tmp_path / "gpu.db", read_only=True) as store:
+        place = {"threads": 1, "cache": "model", "dtype": "float32", "stack": stage["stack"]}
+        (row,) = estimate(find_models(["squeezenet"]), store=store, granularity=1, **place)
+        parts = row.parts.sequences
+        stored = store.measurements(subject=Subject.BRICK, keys=[part.key for part in parts], variant=None)
+    times = {(one.key, one.stack, one.variant, one.conditions.cache): one.latency_ms for one in stored}
+
+    fastest = [times[part.key, part.fastest_stack, part.fastest_variant, part.cache] for part in parts]
+
+    assert {part.cache for part in parts} == {"8MiB"}
+    assert row.bounds.sequential.ms == pytest.approx(published)
+    assert math.fsum(fastest) < published < row.sums.sequential_ms  # without and with what choosing the lowest gains
+    assert not [key for one in stages for row in one["models"] for key in row if "plans" in key]
 
 
 def test_the_page_of_results_can_be_read():

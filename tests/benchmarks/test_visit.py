@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import visit
+import visit_analyses
+import visit_plan
+import visit_plans
+import visit_stages
+import visit_state
 from dlbricks.db import Store, Subject
 
-BRIEF = ("--processes", 1, "--sessions", 2, "--visits", 12)
-FIRST = ("stack", "agreement-float32", "float32", "tf32")
+TOP = Path(__file__).resolve().parents[2]
+RESULTS = TOP / "docs/results"
 
 
 def call(out: Path, *more: object) -> int:
@@ -26,38 +37,147 @@ def stored(out: Path) -> list[tuple]:
 
 
 @pytest.mark.slow
-def test_a_visit_is_resumed_reported_and_merged(cli, branches, here):
-    """All of it on PyTorch: what there is, what agrees, what is fast; then on a machine that measures nothing."""
+def test_every_kind_of_stage_is_rehearsed_resumed_reported_and_merged(cli, here):
+    """All of it on the CPU: agreement, latencies, plans, kernels; then a visit that has nothing left to measure."""
     pytest.importorskip("torch")
-    settings = ("--device", "cpu", "--models", branches, "--batch", 2, "--minutes", 3, *BRIEF)
-    more = ("--minutes", 3, "--stage", *FIRST, "kernels-float32", "findings-float32")
+    names = ("stack", "tests", "agreement-cudnn", "float16-graph", "kernels-float16-graph", "plans-cudnn-float16")
+    more = ("--minutes", 5, "--stage", *names, "fused-float16", "attention-cudnn-float16", "float16-compiled")
+    rehearse = ("--rehearse", "--backend", "torch")
 
-    codes = [call(here / "visits", *settings, "--stage", *FIRST[:2]), call(here / "visits", *more)]
+    codes = [
+        call(here / "visits", *rehearse, "--minutes", 5, "--stage", *names[:3]),
+        call(here / "visits", *rehearse, *more),
+    ]
     known = stored(here / "visits")
-    codes.append(call(here / "visits", *more))
+    codes.append(call(here / "visits", *rehearse, *more))
 
     found = json.loads((here / "visits/visit.json").read_text())
-    status = {record["stage"]["name"]: record["status"] for record in found["records"]}
     assert codes == [0, 0, 0]
-    assert status == {
-        **dict.fromkeys(FIRST[:3], "done"),
-        "tf32": "refused",
-        "kernels-float32": "done",
-        "findings-float32": "done",
-    }
-    assert found["results"]["agreement"][0]["counts"] == {"same": 4}
-    assert sum(measured.subject is Subject.MODEL for measured, _ in known) == 1
+    assert {record["stage"]["name"]: record["status"] for record in found["records"]} == dict.fromkeys(
+        (*names, *more[9:]), "done"
+    )
+    assert found["results"]["agreement"][0]["counts"] == {"same": 8}
     assert stored(here / "visits") == known
+    plans = [json.loads(line) for line in (here / "visits/plans.jsonl").read_text().splitlines()]
+    assert {tuple(row["operators"]) for row in plans} == {("Conv",), ("MatMul",)}
+    assert all(plan["ns"] and plan["model_ns"] for row in plans for plan in row["plans"])
 
-    shutil.copytree(here / "visits", here / "elsewhere")
-    assert call(here / "tables", "--report", "visits", "elsewhere") == 0
+    assert call(here / "tables", "--report", "visits") == 0
     tables = json.loads((here / "tables/results.json").read_text())
-    (row,) = next(stage["models"] for stage in tables["stages"] if stage["stage"] == "float32")
-    assert "| tf32 | refused | backend torch has no option 'tf32'" in (here / "tables/results.md").read_text()
-    cli("db", "merge", "elsewhere/measurements.db", "--db", "home.db")
-    done = cli("estimate", branches, "--db", "home.db", "--cache", "model", "--json")
-    for name in ("sequential_ms", "critical_path_ms", "measured_ms", "lower_bound_sequential_ms"):
-        assert done.json["results"][0][name] == row[name] > 0
+    stage = next(stage for stage in tables["stages"] if stage["stage"] == "float16-graph")
+    model = next(row for row in stage["models"] if row["name"] == "convolutions")
+    cli("db", "merge", "visits/measurements.db", "--db", "home.db")
+    path = next((here / "visits-models").glob("conv*"))
+    done = cli("estimate", path, "--db", "home.db", "--cache", "model", "--stack", stage["stack"], "--json")
+    for name in ("sequential_ms", "critical_path_ms", "measured_ms"):
+        assert done.json["results"][0][name] == model[name] > 0
+
+
+def test_a_published_folder_can_be_continued(tmp_path):
+    folder = visit_state.copied(RESULTS / "gpu", tmp_path / "visits")
+
+    assert folder.settings["batch"] == [16]
+    folder.settle({"batch": None, "rehearse": None}, {"batch": [16, 64], "rehearse": False})
+    assert len(folder.rows(visit_state.PLANS)) > 500
+    with folder.store() as store:
+        assert len(store.measurements(subject=Subject.MODEL)) > 100
+    assert {record.status for record in folder.records if record.stage["name"] == "float32-graph"} == {"done"}
+
+
+def test_no_sum_of_plans_mixes_cache_states():
+    hot, both = ({"plans": [{"ns": 9.0} | more, {"ns": 1.0} | more]} for more in ({}, {"model_ns": 12.0}))
+    rows = {"a": hot | {"operators": ["Conv"]}, "b": both | {"operators": ["Conv"]}}
+    counts, measured = {"m": {"a": 2, "b": 1}}, {"m": {"measured_ms": 1e-4}}
+
+    assert visit_plans.best_of(hot) == (9.0, 1.0)
+    assert visit_plans.best_of(both) == (12.0, 12.0)
+    assert visit_plans.in_one_state([hot, both]) == [both]
+    with pytest.raises(ValueError, match="several cache states"):
+        visit_analyses.selection(counts, rows, measured)
+    found = visit_analyses.selection(counts, {"a": rows["a"]}, measured)
+    assert found["state"] == "hot"
+    assert found["models"]["m"]["of_model"] == pytest.approx(0.16)
+
+
+def test_kernels_of_the_model_alone_are_those_that_no_brick_has():
+    model, bricks = {"copy": (3, 30.0), "gemm": (2, 8.0)}, {"copy": (1, 5.0), "relu": (4, 4e6)}
+
+    found = visit_analyses._differences(model, bricks)
+
+    assert found["only_model"] == {"copy": {"calls": 2, "ms": 2e-5}, "gemm": {"calls": 2, "ms": 8e-6}}
+    assert found["only_bricks"] == {"relu": {"calls": 4, "ms": 4.0}}
+
+
+def test_a_stage_ends_with_its_time_and_the_next_one_begins(tmp_path, monkeypatch):
+    clock = visit_state.Clock(600.0)
+    one = visit_state.Visit(visit_state.Folder(tmp_path / "visits"), clock, tmp_path)
+    one.folder.settings.update({**visit._DEFAULTS, **visit._REHEARSED, "backend": "onnxruntime"})
+    monkeypatch.setattr(visit, "OVER_S", 0.2)
+    monkeypatch.setattr(visit, "do", lambda visited, stage, record, allowed_s: time.sleep(60))
+    stage = visit_plan.rehearsed(visit_plan.Stage("long", "models", 6.1))
+    monkeypatch.setattr(visit_state.Clock, "least_s", 0.0)
+    noted = one.folder.begin(10.0)
+    began = time.monotonic()
+
+    record = visit._go_on(one, replace(stage, seconds=0.1), noted, last=False)
+
+    assert time.monotonic() - began < 30
+    assert (record.status, record.reason) == ("open", "stopped: its time was up")
+
+
+def test_what_failed_is_tried_again_at_the_next_visit_and_no_more(tmp_path, monkeypatch, branches):
+    asked = []
+
+    def run(suite, *, again=(), since=None, dry_run=False, **_):
+        asked.append((tuple(again), dry_run))
+        failures = [SimpleNamespace(key="brick", kind="crashed", reason="it died")]
+        chosen = SimpleNamespace(bricks=SimpleNamespace(failures=failures), models=SimpleNamespace(failures=[]))
+        return SimpleNamespace(
+            remaining=int(dry_run), models_remaining=0, forecast_s=1.0, failures=[("brick", "it died")], wall_s=1.0,
+            outcome=SimpleNamespace(chosen=chosen),
+        )  # fmt: skip
+
+    monkeypatch.setattr(visit_stages, "run", run)
+    stage = visit_plan.rehearsed(visit_plan.Stage("float32", "bricks", 60))
+    folder = visit_state.Folder(tmp_path / "visits")
+    folder.settings.update({**visit._DEFAULTS, **visit._REHEARSED, "backend": "onnxruntime", "models": [str(branches)]})
+    folder.begin(1.0)
+    status = []
+    for number in range(2):
+        one = visit_state.Visit(folder, visit_state.Clock(600.0), tmp_path / f"work-{number}")
+        one.work.mkdir()
+        record = one.record(stage)
+        visit_stages.do(one, stage, record, 60)
+        status.append(record.status)
+
+    assert status == ["open", "done"]
+    assert {again for again, _ in asked[: len(asked) // 2]} == {()}
+    assert {again for again, _ in asked[len(asked) // 2 :]} == {("failed",)}
+
+
+@pytest.mark.sweep(0)
+def test_a_bare_environment_with_the_listed_wheels_can_visit(tmp_path):
+    """The packages that ``docs/how-to/gpu.md`` has carried to another machine are all that a visit needs."""
+    assert " ".join(visit_plan.WHEELS) in " ".join((TOP / "docs/how-to/gpu.md").read_text().split())
+    python = shutil.which("python3.12") or sys.executable
+    if subprocess.run([python, "--version"], capture_output=True, check=False).returncode:
+        python = sys.executable
+    subprocess.run([python, "-m", "venv", tmp_path / "bare"], check=True)
+    install = [tmp_path / "bare/bin/python", "-m", "pip", "install", "-q", "--no-deps", *visit_plan.WHEELS]
+    if subprocess.run(install, capture_output=True, check=False).returncode:
+        pytest.skip("no package index")
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link/dlbricks").symlink_to(TOP)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "link")}
+    command = [tmp_path / "bare/bin/python", TOP / "benchmarks/visit.py", "--rehearse", "--out", "visits"]
+    stages = ["stack", "tests", "agreement-cudnn", "float32-graph", "plans-cudnn-float16"]
+
+    done = subprocess.run(
+        [*command, "--minutes", "4", "--stage", *stages], env=environment, cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_wrong_usage_is_refused_and_nothing_is_made(here, capsys):

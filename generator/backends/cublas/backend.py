@@ -16,15 +16,27 @@ from ....errors import UnsupportedBrick
 from ...device.device import Device, Run
 from ...network.network import Network
 from ..base import TF32, Algorithm, Option, PlanTime, Settings
-from ..library import CUPY, MODE, PLAN, LibraryBackend, LoadedBrick, Memory, PlanCandidate, later_plans, measured
+from ..library import (
+    CUPY,
+    FIRST,
+    MODE,
+    PLAN,
+    Buffer,
+    LibraryBackend,
+    LoadedBrick,
+    Memory,
+    PlanCandidate,
+    measured,
+)
 from ..reports import Wording
 from .problem import Matrix, Operands
 
 # A product by cuBLASLt, with any of the algorithms that its heuristics offer, or by cuBLAS itself.
 #
 # Calls of cuBLASLt are those of https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api, through the bindings of
-# nvmath-python. cuBLAS is called through CuPy: one call, whose algorithm the library chooses
-# (https://docs.nvidia.com/cuda/cublas/#cublasgemmex and ``cublasGemmStridedBatchedEx``).
+# nvmath-python. So is cuBLAS: one call, whose algorithm the library chooses
+# (https://docs.nvidia.com/cuda/cublas/#cublasgemmex and ``cublasGemmStridedBatchedEx``). CuPy's own binding refuses to
+# be captured in a graph.
 
 
 MOST = 32
@@ -110,7 +122,6 @@ class Light:
             number,
             named,
             ("lt",),
-            index,
             index,
             notes=self._notes(index),
             workspace_bytes=int(self._results[index]["workspace_size"]),
@@ -210,54 +221,64 @@ def _destroyed(lt: Any, description: int, layouts: tuple[int, ...]) -> None:
         lt.matrix_layout_destroy(layout)
 
 
-ROW = PlanTime("gemmEx", -1, modes=("cublas",), place=0)
+ROW = PlanTime("gemmEx", -1, modes=("cublas",))
 """cuBLAS as a plan; the library chooses the algorithm."""
 _DEFAULT_ALGORITHM = -1
 """``CUBLAS_GEMM_DEFAULT``."""
 
 
-def plain_run(operands: Operands, memory: Memory, *, tf32: bool) -> Run:
+def plain_run(operands: Operands, stream: int, *, tf32: bool) -> Run:
     """Return a function that enqueues one execution.
 
     Raises:
         UnsupportedBrick: The product has a summand or a following operator.
     """
-    from cupy.cuda import device
-    from cupy_backends.cuda.libs import cublas
+    from nvmath.bindings import cublas
 
     problem = operands.problem
     if not problem.is_plain:
         raise UnsupportedBrick("cuBLAS: a bias or an activation; only cuBLASLt has them, pass library=lt")
-    handle: int = device.get_cublas_handle()
+    handle, workspace = _plain_handle(stream)
     scalars = Scalars(problem.alpha, 0.0)
     kind, compute = _TYPES[operands.dtype], compute_type(operands.dtype, tf32=tf32)
     left, right, result = problem.left, problem.right, problem.result
-    head = (handle, int(left.transposed), int(right.transposed), result.rows, result.columns, problem.depth,
-            scalars.alpha)  # fmt: skip
-    first = operands.left.address, kind, left.rows
-    other = operands.right.address, kind, right.rows
-    to = operands.result.address, kind, result.rows
-    tail = (compute, _DEFAULT_ALGORITHM)
-    alive = (operands, scalars)
+    batched = problem.batch > 1
+    call = cublas.gemm_strided_batched_ex if batched else cublas.gemm_ex
+
+    def matrix(buffer: Buffer, form: Matrix) -> tuple[int, ...]:
+        return (buffer.address, kind, form.rows, *((form.stride,) if batched else ()))
+
+    arguments = (
+        handle, int(left.transposed), int(right.transposed), result.rows, result.columns, problem.depth, scalars.alpha,
+        *matrix(operands.left, left), *matrix(operands.right, right), scalars.beta, *matrix(operands.result, result),
+        *((problem.batch,) if batched else ()), compute, _DEFAULT_ALGORITHM,
+    )  # fmt: skip
+    alive = (operands, scalars, workspace)
 
     def run(_alive: object = alive) -> None:
-        with memory.stream:
-            cublas.gemmEx(*head, *first, *other, scalars.beta, *to, *tail)
+        call(*arguments)
 
-    def run_batch(_alive: object = alive) -> None:
-        with memory.stream:
-            cublas.gemmStridedBatchedEx(
-                *head, *first, left.stride, *other, right.stride, scalars.beta, *to, result.stride, problem.batch, *tail
-            )
+    return run
 
-    return run if problem.batch == 1 else run_batch
+
+@cache
+def _plain_handle(stream: int) -> tuple[int, Any]:
+    """Return this process's handle of cuBLAS, and its workspace: without one of ours it cannot be captured."""
+    import cupy
+    from nvmath.bindings import cublas
+
+    handle: int = cublas.create()
+    workspace = cupy.cuda.alloc(_WORKSPACE)
+    cublas.set_stream(handle, stream)
+    cublas.set_workspace(handle, workspace.ptr, _WORKSPACE)  # behind the stream, which resets it
+    return handle, workspace
 
 
 _LIBRARY = Option("library", "lt", ("lt", "cublas"), "cuBLASLt with a choice of algorithms, or cuBLAS with its own one")
 
 
 class CublasBackend(LibraryBackend):
-    """cuBLASLt through nvmath-python, and cuBLAS through CuPy, on memory of CuPy."""
+    """cuBLASLt and cuBLAS through nvmath-python, on memory of CuPy."""
 
     name = "cublas"
     module = "nvmath"
@@ -270,39 +291,34 @@ class CublasBackend(LibraryBackend):
         return (_LIBRARY, MODE, PLAN, TF32)
 
     def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:
-        """Return the other library, and the next algorithms of cuBLASLt (see ``LibraryBackend``)."""
+        """Return the other library (see ``LibraryBackend``)."""
         if options[_LIBRARY.name] == "cublas":
             return [Algorithm("lt", {_LIBRARY.name: "lt"}, "cuBLASLt's first algorithm for each brick")]
-        plain = {_LIBRARY.name: "cublas", PLAN.name: "0"}
-        return (Algorithm("cublas", plain, "cuBLAS itself, which chooses"), *later_plans(options))
+        return [Algorithm("cublas", {_LIBRARY.name: "cublas", PLAN.name: FIRST}, "cuBLAS itself, which chooses")]
 
     def open(self) -> None:
         """Load the bindings of both."""
-        from cupy_backends.cuda.libs import cublas
-        from nvmath.bindings import cublasLt
+        from nvmath.bindings import cublas, cublasLt
 
         _ = cublas, cublasLt.get_version()
 
     def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> LoadedBrick:
         """Load the brick with the algorithm that the options choose (see ``LibraryBackend``)."""
-        plan, tf32 = int(settings.options[PLAN.name]), _allows_tf32(settings)
+        plan, tf32 = settings.options[PLAN.name], _allows_tf32(settings)
         operands = Operands(network, settings.dtype, memory)
         if settings.options[_LIBRARY.name] == "cublas":
-            if plan:
-                raise UnsupportedBrick(f"cuBLAS has one plan, not plan {plan}; pass plan=0 or library=lt")
-            return replace(operands.loaded(), run=plain_run(operands, memory, tf32=tf32))
+            if plan != FIRST:
+                raise UnsupportedBrick("cuBLAS has one plan; pass plan=0 or library=lt")
+            return replace(operands.loaded(), run=plain_run(operands, device.stream, tf32=tf32))
         light = Light(operands, memory, device.stream, tf32=tf32)
-        if plan >= light.count:
-            raise UnsupportedBrick(
-                f"cuBLASLt has {light.count} algorithm(s) for this brick, not plan {plan}; pass a lower plan=N"
-            )
-        return replace(operands.loaded(), run=light.start(plan)[0])
+        names = (index for index in range(light.count) if plan in {FIRST, light.row(index).name})
+        index = next(names, None)
+        if index is None:
+            raise UnsupportedBrick("cuBLASLt: it offers no such algorithm for this brick")
+        return replace(operands.loaded(), run=light.start(index)[0])
 
-    def plans(self, network: Network, settings: Settings, most: int) -> tuple[PlanTime, ...]:
-        """Return the algorithms of cuBLASLt, and last cuBLAS (see ``Backend``).
-
-        Places count the algorithms of cuBLASLt; ``library=cublas`` executes cuBLAS.
-        """
+    def plans(self, network: Network, settings: Settings, most: int, footprint: int) -> tuple[PlanTime, ...]:
+        """Return the algorithms of cuBLASLt, and last cuBLAS, which ``library=cublas`` executes (see ``Backend``)."""
         if network.model is None or network.unroll > 1:
             raise UnsupportedBrick("cuBLAS: plans are those of one brick")
         device, tf32 = self.device(settings), _allows_tf32(settings)
@@ -314,10 +330,11 @@ class CublasBackend(LibraryBackend):
                 (light.row(index), partial(light.start, index)) for index in range(min(light.count, max(most - 1, 1)))
             ]
             if operands.problem.is_plain:
-                candidates.append((ROW, lambda: (plain_run(operands, memory, tf32=tf32), 0)))
-            return measured(
-                candidates, operands.loaded(), memory, device, lambda error: str(self.wording.meaning(error)), most=most
-            )
+                candidates.append((ROW, lambda: (plain_run(operands, device.stream, tf32=tf32), 0)))
+            return measured(candidates, operands.loaded(), memory, device, self._reason, most=most, footprint=footprint)
+
+    def _reason(self, error: Exception) -> str:
+        return str(self.wording.meaning(error))
 
 
 def _allows_tf32(settings: Settings) -> bool:

@@ -7,7 +7,7 @@ no operator is ever replaced by another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -25,19 +25,26 @@ from ..base import LAYOUTS, TF32, Algorithm, Option, PlanTime, Settings, release
 from ..reports import Wording
 from .lowering import translate
 from .operations import OperationGraph, TensorRole, from_memory, in_memory, merged
-from .plans import DESELECTED, MODES, UNSUPPORTED, Target, engine_notes, planned, reason_of, unbuilt_plan
+from .plans import (
+    DESELECTED,
+    FOREIGN,
+    MODES,
+    OF_THE_LIBRARY,
+    UNSUPPORTED,
+    Target,
+    engine_notes,
+    listed,
+    names_of,
+    planned,
+    reason_of,
+)
 
 # A brick in cuDNN on a GPU: its graph, its plans, and its tensors in memory.
 
 
 Array = npt.NDArray[Any]
 
-_NARROWING = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")
-"""Notes of plans that do not multiply in full float32."""
-_OF_THE_LIBRARY = re.compile(r"eng\d")
-"""Names of the library's plans; the Python frontend adds other engines to the list."""
 _LEFT_OUT = "cuDNN: left out, since it multiplies float32 in TF32 or narrower; tf32=on allows it"
-_FOREIGN = "an engine of the Python frontend, not of the library"
 
 
 class Execution:
@@ -61,58 +68,45 @@ class Execution:
     ) -> None:
         dtype = library.computed_in(network, settings.dtype, "cuDNN")
         exact = dtype == "float32" and settings.options[TF32.name] == "off"
-        self._target = Target(dtype, settings.options["layout"] == "channels_last", {"handle": handle})
+        self._target = Target(dtype, settings.options["layout"] == "channels_last", {"handle": handle}, exact)
         self._memory = memory
         self._device = device
         self._handle = handle
         whole = translate(library.described(network))
         self._graph = merged(whole, channels_last=self._target.channels_last)
         self._built = self._offered()
-        if exact:
-            # Make the library refuse plans that do not multiply in full float32.
-            import cudnn
-
-            self._built.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in _NARROWING])
         self._numbers: list[Array] = []  # scalars, which the library reads on the host
         self._buffers = self._filled(whole, network)
         self._pack = {self._uid(name): self._address(name) for name in self._bound(whole)}
         self._outputs = _outputs(whole, network)
         self._whole = whole
 
-    def loaded(self, plan: int) -> library.LoadedBrick:
+    def loaded(self, plan: str) -> library.LoadedBrick:
         """Return the brick with one of its plans.
 
         Args:
-            plan: Index of the plan among the plans that can be built.
+            plan: Its name; or ``0``, for the first one that can be built.
 
         Raises:
-            UnsupportedBrick: Fewer plans can be built.
+            UnsupportedBrick: The plan is not offered, or no plan can be built.
             MemoryError: Not enough memory for its workspace.
         """
         reasons: list[str] = []
-        built_count = 0
-        for index in range(self._built.get_execution_plan_count()):
+        for index, name in enumerate(names_of(self._built)):
+            if plan not in {library.FIRST, name}:
+                continue
             try:
                 size = self._workspace_of(index)
             except Exception as error:  # noqa: BLE001  # the library's exceptions share no base class; the next one may do
                 reasons.append(_reason(error))
                 continue
-            if built_count == plan:
-                return replace(self._loaded(), run=self._run(index, size))
-            built_count += 1
-        if built_count:
-            raise UnsupportedBrick(
-                f"cuDNN has {built_count} plan(s) for this brick, not plan {plan}; pass a lower plan=N"
-            )
-        raise UnsupportedBrick((reasons or ["cuDNN: no plan is offered"])[0])
+            return replace(self._loaded(), run=self._run(index, size))
+        raise UnsupportedBrick((reasons or ["cuDNN: it offers no such plan for this brick"])[0])
 
-    def plans(self, most: int) -> tuple[PlanTime, ...]:
+    def plans(self, most: int, footprint: int) -> tuple[PlanTime, ...]:
         """Every plan with its time (see ``Backend``)."""
-        rows = list(self._rows())
-        examples: dict[int, str] = {}
-        for row in rows:
-            if not row.reason:
-                examples.setdefault(row.engine, row.name)
+        rows = listed(self._built, self._graph, self._target)
+        examples = {row.engine: row.name for row in reversed(rows) if not row.reason}
         timed = library.measured(
             ((row, partial(self._start, at)) for at, row in enumerate(rows)),
             self._loaded(),
@@ -120,6 +114,7 @@ class Execution:
             self._device,
             _reason,
             most=most,
+            footprint=footprint,
         )
         notes = engine_notes(self._graph, examples, self._target)
         return tuple(replace(row, notes=notes.get(row.engine, ())) for row in timed)
@@ -127,16 +122,6 @@ class Execution:
     def _start(self, index: int) -> tuple[Run, int]:
         size = self._workspace_of(index)
         return self._run(index, size), size
-
-    def _rows(self) -> Iterator[PlanTime]:
-        offers = {mode: self._names(mode) for mode in MODES}
-        for index in range(self._built.get_execution_plan_count()):
-            name = self._built.get_plan_name_at_index(index)
-            if not _OF_THE_LIBRARY.match(name):
-                yield PlanTime(name, -1, reason=_FOREIGN)
-                continue
-            offering, first = [mode for mode, names in offers.items() if name in names], offers[MODES[0]]
-            yield unbuilt_plan(self._built, index, offering, first.index(name) if name in first else None)
 
     def _offered(self) -> Any:
         """Return the library's graph with the plans of all heuristics."""
@@ -148,18 +133,10 @@ class Execution:
             reason = reason_of(error)
             raise (UnsupportedBrick if reason == UNSUPPORTED else BackendError)(reason) from error
 
-    def _names(self, mode: str) -> list[str]:
-        """Names of the plans of a heuristic, in its order."""
-        try:
-            built = planned(self._graph, [mode], self._target)
-        except Exception:  # noqa: BLE001  # as above: a heuristic that offers nothing raises
-            return []
-        return [built.get_plan_name_at_index(index) for index in range(built.get_execution_plan_count())]
-
     def _workspace_of(self, index: int) -> int:
         """Build a plan; gives the bytes of its workspace."""
-        if not _OF_THE_LIBRARY.match(self._built.get_plan_name_at_index(index)):
-            raise UnsupportedBrick(_FOREIGN)
+        if not OF_THE_LIBRARY.match(names_of(self._built)[index]):
+            raise UnsupportedBrick(FOREIGN)
         self._built.build_plan_at_index(index)
         return max(int(self._built.get_workspace_size_plan_at_index(index)), 0)
 
@@ -259,9 +236,8 @@ class CudnnBackend(library.LibraryBackend):
         return _OPTIONS
 
     def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:
-        """Return the other layout, and the library's next plans (see ``LibraryBackend``)."""
-        other = (layout for layout in LAYOUTS if layout.name != options["layout"])
-        return (*other, *library.later_plans(options))
+        """Return the other layout (see ``LibraryBackend``)."""
+        return [layout for layout in LAYOUTS if layout.name != options["layout"]]
 
     def open(self) -> None:
         """Load the frontend, which loads the library."""
@@ -273,15 +249,16 @@ class CudnnBackend(library.LibraryBackend):
     def load(self, network: Network, settings: Settings, memory: library.Memory, device: Device) -> library.LoadedBrick:
         """Load the brick with the plan that the options choose (see ``LibraryBackend``)."""
         execution = Execution(network, settings, memory, device, _handle(device.stream))
-        return execution.loaded(int(settings.options[library.PLAN.name]))
+        return execution.loaded(settings.options[library.PLAN.name])
 
-    def plans(self, network: Network, settings: Settings, most: int) -> tuple[PlanTime, ...]:
+    def plans(self, network: Network, settings: Settings, most: int, footprint: int) -> tuple[PlanTime, ...]:
         """All plans of all heuristics (see ``Backend``)."""
         if network.model is None or network.unroll > 1:
             raise UnsupportedBrick("cuDNN: plans are those of one brick")
         device = self.device(settings)
         with self.wording.translating():
-            return Execution(network, settings, library.Memory(device), device, _handle(device.stream)).plans(most)
+            execution = Execution(network, settings, library.Memory(device), device, _handle(device.stream))
+            return execution.plans(most, footprint)
 
 
 @cache

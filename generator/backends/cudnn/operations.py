@@ -129,10 +129,13 @@ class OperationGraph:
 _FIXED = frozenset({"conv_fprop", "layernorm", "rmsnorm", "sdpa"})
 """Operations that give each dimension a meaning."""
 _LEAST = 3
+_LONGEST = 65_535
+"""Longest merged dimension. Pointwise kernels launch blocks along it, and CUDA allows so many in y and z. On an H100
+one dimension of 524,280 numbers of float16 failed at launch; dimensions of this length need no luck."""
 
 
 def merged(graph: OperationGraph, *, channels_last: bool = False) -> OperationGraph:
-    """Return the graph with the fewest possible dimensions, at least three.
+    """Return the graph with the fewest possible dimensions, at least three, none longer than a kernel can launch.
 
     Args:
         graph: A brick; convolutions and normalizations over rows stay unchanged.
@@ -145,16 +148,28 @@ def merged(graph: OperationGraph, *, channels_last: bool = False) -> OperationGr
     groups = _groups(list(shapes.values()), matrix_axes=2 if rights else 0)
     if rights and all(set(shapes[name][:-2]) == {1} for name in rights):
         groups = _rows(groups, [shape for name, shape in shapes.items() if name not in rights])
-    ones = (1,) * max(_LEAST - len(groups), 0)
+    lengths = [max(math.prod(shape[at] for at in group) for shape in shapes.values()) for group in groups]
+    parts = [(length,) if rights and at >= len(groups) - 2 else _parts(length) for at, length in enumerate(lengths)]
+    rank = max(_LEAST, sum(map(len, parts)))
     tensors = {}
     for name, tensor in graph.tensors.items():
-        sizes = tuple(math.prod(shapes[name][at] for at in group) for group in groups)
+        sizes: list[int] = []
+        for group, part in zip(groups, parts, strict=True):
+            size = math.prod(shapes[name][at] for at in group)
+            sizes += part if size == math.prod(part) else (1,) * (len(part) - 1) + (size,)
         order = tensor.order
         if order:  # of the operand of a product: its last two dimensions are the other way round
-            rank = len(ones) + len(groups)
             order = (*range(rank - 2), rank - 1, rank - 2)
-        tensors[name] = replace(tensor, shape=ones + sizes, order=order, image=False)
+        tensors[name] = replace(tensor, shape=(1,) * (rank - len(sizes)) + tuple(sizes), order=order, image=False)
     return OperationGraph(tensors, graph.operations, graph.outputs)
+
+
+def _parts(length: int) -> tuple[int, ...]:
+    """Split a dimension that is too long into two, if a divisor allows it."""
+    if length <= _LONGEST:
+        return (length,)
+    columns = next(size for size in range(_LONGEST, 0, -1) if length % size == 0)
+    return (length // columns, columns) if columns > 1 else (length,)
 
 
 def _in_memory(tensor: Tensor, *, channels_last: bool) -> tuple[int, ...]:

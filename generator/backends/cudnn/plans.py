@@ -37,11 +37,13 @@ class Target:
         dtype: Precision of all tensors in memory, one of ``DTYPES``.
         channels_last: Images and the weights of convolutions have their channels fastest in memory.
         place: ``device_property`` or ``handle`` of the library's graph class.
+        exact: Leave out plans that multiply float32 in TF32 or narrower.
     """
 
     dtype: str
     channels_last: bool
     place: Mapping[str, Any]
+    exact: bool = False
 
 
 def lower(graph: OperationGraph, target: Target) -> Any:
@@ -159,7 +161,9 @@ _H200: dict[str, Any] = {
 }  # fmt: skip
 
 _H100: dict[str, Any] = {
-    # Written by cuDNN 9.19 on an H100 (docs/results/gpu/h100.json).
+    # Written by cuDNN 9.19 on an H100 (docs/results/gpu/h100.json); newer ones ask for the width of its bus too, which
+    # is that of five stacks of HBM3.
+    "memoryBusWidth": 5120,
     "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536,
     "multiProcessorCount": 132, "warpSize": 32, "maxSharedMemoryPerBlock": 49152,
     "maxSharedMemoryPerBlockOptin": 232448, "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536,
@@ -236,11 +240,18 @@ NOTES = (
 RUNTIME_COMPILATION = "RUNTIME_COMPILATION"
 """The behaviour note of an engine that compiles its kernel when the plan is built."""
 NOT_BUILT = "compiled when it is built, which needs the driver of a GPU"
+_NARROWING = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")
+"""Notes of plans that do not multiply in full float32. The engine of graphs without a product has the first as well:
+it narrows nothing there."""
+_PRODUCTS = frozenset({"conv_fprop", "matmul", "sdpa"})
 _USUAL = frozenset({"TENSOR_CORE"})
 """Notes that most engines have."""
 UNSUPPORTED = "cuDNN: no engine supports this graph"
 DESELECTED = "Deselecting execution plan"
 """The library's message for a plan that was excluded because of a note."""
+FOREIGN = "an engine of the Python frontend, not of the library"
+OF_THE_LIBRARY = re.compile(r"eng\d")
+"""Names of the library's plans; the Python frontend adds other engines to the list."""
 _DECLINED = "the backend declined:"
 _NONE = ("No valid engine configs", "CUDNN_STATUS_NOT_SUPPORTED")
 """The library's message for a graph that no engine can run."""
@@ -282,29 +293,52 @@ def offered(graph: OperationGraph, target: Target) -> Offer:
         the reason.
     """
     begun = time.perf_counter_ns()
-    plans_by_tag: dict[str, PlanTime] = {}
-    reasons = []
+    kinds = tuple(operation.kind for operation in graph.operations)
+    try:
+        built = planned(graph, MODES, target)
+    except DlbricksError:
+        raise  # it is the translation that is wrong, not the library that has nothing
+    except Exception as error:  # noqa: BLE001  # the library's exceptions share no base class; the reason is kept
+        return Offer(kinds, (), reason_of(error), time.perf_counter_ns() - begun)
+    examined = [
+        _examined(built, index, row) for index, row in enumerate(listed(built, graph, target)) if not row.reason
+    ]
+    engines = engine_notes(graph, {row.engine: row.name for row in reversed(examined)}, target)
+    plans = tuple(replace(row, notes=engines[row.engine]) for row in examined)
+    return Offer(kinds, plans, "" if plans else "no heuristic offers a plan", time.perf_counter_ns() - begun)
+
+
+def listed(built: Any, graph: OperationGraph, target: Target) -> list[PlanTime]:
+    """Return a row for each plan of the library's graph, in its order, without building it.
+
+    Args:
+        built: The library's graph with the plans of all heuristics (``planned``).
+        graph: The brick.
+        target: Precision, layout and device. Each heuristic is asked for its own plans.
+    """
+    offers: dict[str, list[str]] = {}
     for mode in MODES:
         try:
-            built = planned(graph, [mode], target)
-        except DlbricksError:
-            raise  # it is the translation that is wrong, not the library that has nothing
-        except Exception as error:  # noqa: BLE001  # the library's exceptions share no base class; the reason is kept
-            reasons.append(reason_of(error))
+            offers[mode] = names_of(planned(graph, [mode], target))
+        except Exception:  # noqa: BLE001  # as above: a heuristic that offers nothing raises
+            offers[mode] = []
+    rows = []
+    for index, name in enumerate(names_of(built)):
+        if not OF_THE_LIBRARY.match(name):
+            rows.append(PlanTime(name, -1, reason=FOREIGN))
             continue
-        for rank in range(built.get_execution_plan_count()):
-            tag = built.get_plan_name_at_index(rank)
-            earlier_plan = plans_by_tag.get(tag)
-            plans_by_tag[tag] = (
-                _examined(built, rank, mode)
-                if earlier_plan is None
-                else replace(earlier_plan, modes=(*earlier_plan.modes, mode))
-            )
-    engines = engine_notes(graph, {plan.engine: tag for tag, plan in plans_by_tag.items()}, target)
-    plans = tuple(replace(plan, notes=engines[plan.engine]) for plan in plans_by_tag.values())
-    kinds = tuple(operation.kind for operation in graph.operations)
-    reason = "" if plans_by_tag else (reasons or ["no heuristic offers a plan"])[0]
-    return Offer(kinds, plans, reason, time.perf_counter_ns() - begun)
+        engine, knobs = built.get_engine_and_knobs_at_index(index)
+        named = tuple(sorted((knob.name, int(value)) for knob, value in knobs.items()))
+        modes = tuple(mode for mode in MODES if name in offers[mode])
+        rank = offers[MODES[0]].index(name) if name in offers[MODES[0]] else None
+        notes = tuple(sorted(note.name for note in built.get_behavior_notes_for_plan_at_index(index)))
+        rows.append(PlanTime(name, int(engine), named, modes, rank, behavior=notes))
+    return rows
+
+
+def names_of(built: Any) -> list[str]:
+    """Return the names of the plans of the library's graph."""
+    return [built.get_plan_name_at_index(index) for index in range(built.get_execution_plan_count())]
 
 
 def planned(graph: OperationGraph, modes: Sequence[str], target: Target) -> Any:
@@ -314,25 +348,13 @@ def planned(graph: OperationGraph, modes: Sequence[str], target: Target) -> Any:
     built = lower(graph, target)
     built.build_operation_graph()
     built.create_execution_plans([getattr(cudnn.heur_mode, mode) for mode in modes])
+    if target.exact and any(operation.kind in _PRODUCTS for operation in graph.operations):
+        built.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in _NARROWING])
     return built
 
 
-def unbuilt_plan(built: Any, index: int, modes: Sequence[str], rank: int | None) -> PlanTime:
-    """Describe one plan of a graph without building it."""
-    engine, knobs = built.get_engine_and_knobs_at_index(index)
-    return PlanTime(
-        built.get_plan_name_at_index(index),
-        int(engine),
-        tuple(sorted((knob.name, int(value)) for knob, value in knobs.items())),
-        tuple(modes),
-        rank,
-        behavior=tuple(sorted(note.name for note in built.get_behavior_notes_for_plan_at_index(index))),
-    )
-
-
-def _examined(built: Any, index: int, mode: str) -> PlanTime:
+def _examined(built: Any, index: int, plan: PlanTime) -> PlanTime:
     """Return one plan of a graph, built if possible here."""
-    plan = unbuilt_plan(built, index, [mode], index)
     if RUNTIME_COMPILATION in plan.behavior:
         return replace(plan, reason=NOT_BUILT)
     try:
@@ -358,14 +380,14 @@ def engine_notes(graph: OperationGraph, examples: Mapping[int, str], target: Tar
 
     notes_by_engine: dict[int, tuple[str, ...]] = dict.fromkeys(examples, ())
     for note in NOTES if examples else ():
-        built = planned(graph, MODES, target)
+        built = planned(graph, MODES, replace(target, exact=False))
         chosen = [getattr(cudnn.numerical_note, note)]
         refuses_with = note in _USUAL
         if refuses_with:
             built.deselect_numeric_notes(chosen)
         else:
             built.select_numeric_notes(chosen)
-        places = {built.get_plan_name_at_index(at): at for at in range(built.get_execution_plan_count())}
+        places = {name: at for at, name in enumerate(names_of(built))}
         for engine, tag in examples.items():
             if _refused(built, places[tag]) == refuses_with:
                 notes_by_engine[engine] = (*notes_by_engine[engine], note)

@@ -238,6 +238,9 @@ _MARGIN = 2.0
 
 _ATTEMPTS = 3
 
+_STEPS = 1.5
+"""Readings this many steps of the clock from their median differ from it by the step alone."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StreamStep:
@@ -325,7 +328,7 @@ class StreamedPack(Pack):
     def read(self, idle_ns: float | None) -> Readings:  # noqa: ARG002  # each pass calibrates the clock
         """Return the times without the cost of the clock (see ``LoadedPack``)."""
         rows = np.array(self._rows)
-        clock = _clock(rows, self._owners)
+        clock = _clock(rows, self._owners, self._device.resolution_ns)
         even = without_stalls((self._by_brick(by_visit(rows, self._visits)) - clock).clip(min=0))
         host = self._launches() if self._host else np.empty((0, len(self._names)))
         times = tuple(
@@ -339,7 +342,7 @@ class StreamedPack(Pack):
     def _launches(self) -> Array:
         """Return the nanoseconds to enqueue each brick: medians of each visit, since others use the processor too."""
         rows = np.array(self._host)
-        clock = _clock(rows, self._owners)
+        clock = _clock(rows, self._owners, 0.0)
         return (self._by_brick(by_visit(rows, self._visits, np.median)) - clock).clip(min=0)
 
     def _by_brick(self, visits: Array) -> Array:
@@ -424,10 +427,20 @@ class StreamedPack(Pack):
         return _StreamStep(owner, executable, self._device.event(), self._device.event())
 
 
-def _clock(rows: Array, owners: npt.NDArray[np.int64]) -> float:
-    """Return the clock's reading for no work, in nanoseconds: medians over all passes."""
-    single, chain = (float(np.median(rows[:, owners == owner])) for owner in (_SINGLE, _CHAIN))
+def _clock(rows: Array, owners: npt.NDArray[np.int64], resolution_ns: float) -> float:
+    """Return the clock's reading for no work, in nanoseconds: from the middle of all passes.
+
+    The middle is the mean of the readings next to the median. A median alone is a multiple of the clock's step: with
+    steps of one or two microseconds, sums of a model's bricks were 3 or 13 % off in a simulation.
+    """
+    single, chain = (_middle(rows[:, owners == owner], resolution_ns) for owner in (_SINGLE, _CHAIN))
     return max(0.0, single - max(0.0, chain - single) / (CHAIN_NODES - 1))
+
+
+def _middle(readings: Array, resolution_ns: float) -> float:
+    distances = np.abs(readings - np.median(readings))
+    near = readings[distances <= _STEPS * resolution_ns]
+    return float(near.mean() if near.size else np.median(readings))
 
 
 def _apart(network: Network) -> Network:

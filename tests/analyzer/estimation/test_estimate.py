@@ -272,6 +272,18 @@ def test_a_view_is_no_bound_for_a_copy_but_a_bound_for_what_it_is_read_by(lab, k
     assert one(lab, model, stack=eager.key).sums.sequential_ms == pytest.approx(1.002)
 
 
+def test_where_no_other_stack_measured_it_a_view_bounds_itself(lab, keys_of):
+    model = lab.source(VIEWS)
+    transposed, relu, back = keys_of(model)
+    eager = Stack("torch", "cpu", (("torch", "2.13"),), (("mode", "eager"),))
+    lab.store.put_stack(eager)
+    lab.put([(transposed, 0.001), (relu, 1.0), (back, 0.001)], stack=eager.key)
+
+    answer = one(lab, model, backend="torch")
+
+    assert answer.bounds.sequential.ms == pytest.approx(1.002)
+
+
 def test_the_lower_bound_stays_on_system_device_and_conditions(measured, fork, keys_of):
     keys = keys_of(fork)
     gpu, machine = Stack("onnxruntime", "cuda", ()), System("Other", "x86_64", 64, 128, (), 512)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dlbricks.errors import BackendError, UnsupportedBrick
+from dlbricks.errors import BackendError, UnsupportedBrick, UsageError
 from dlbricks.generator.backends import library
 from dlbricks.generator.backends.base import Backend, PlanTime, Settings
 from dlbricks.generator.backends.library import LoadedBrick, measured, narrowed
@@ -62,12 +62,16 @@ def test_a_library_says_what_it_is_and_what_is_missing(name):
     assert has_driver() or "driver" in get("cupy").missing("cuda")  # type: ignore[attr-defined]
 
 
-def test_plans_and_layouts_are_algorithms():
+def test_layouts_are_algorithms_and_a_plan_is_chosen_by_its_engine_and_knobs():
     backend = get("cudnn")
 
-    found = backend.algorithms("cuda", backend.resolve("cuda", {"plan": "2", "layout": "channels_last"}), "float32")
+    options = backend.resolve("cuda", {"plan": "eng34_k2=25_k3=0", "layout": "channels_last"})
+    found = backend.algorithms("cuda", options, "float32")
 
-    assert [each.name for each in found] == ["contiguous", "padded-16", "padded-8", "plan-3", "plan-4", "plan-5"]
+    assert [each.name for each in found] == ["contiguous", "padded-16", "padded-8"]
+    assert backend.resolve("cuda", {})["plan"] == "0"
+    with pytest.raises(UsageError, match=r"plan=0\|NAME"):
+        backend.resolve("cuda", {"plan": ""})
 
 
 def test_copies_are_networks_of_their_own(skeleton_of):
@@ -91,54 +95,90 @@ def test_finite_values_stay_finite_when_they_are_narrowed():
 
 
 class _Clock:
-    """A device whose executions take as long as they are made to."""
+    """A device with a clock of its own; an execution takes as long as its plan takes in the state of the caches."""
 
     lost = False
     captures = True
+    now = 0.0
+    cold = False
 
     def synchronize(self) -> None:
         if self.lost:
             raise BackendError("the GPU failed")
 
     def timed_ns(self, run: Callable[[], None], synchronize: Callable[[], None]) -> float:
+        before = self.now
         run()
-        return 1e6
+        return self.now - before
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         if not self.captures:
             raise BackendError("it cannot be captured")
         return run
 
+    def event(self) -> list[float]:
+        return [0.0]
 
-def _recorded(answers: list[Any], clock: _Clock, most: int = 9) -> tuple[PlanTime, ...]:
-    """Rows of plans that give an output, or raise an error when they are built or executed."""
+    def record(self, event: list[float]) -> None:
+        self.now += 1000  # an event costs time, too
+        event[0] = self.now
+
+    def elapsed_ns(self, begin: list[float], end: list[float]) -> float:
+        return end[0] - begin[0]
+
+    # Its memory:
+
+    def empty(self, size: int) -> int:
+        return size
+
+    def rewrite(self, size: int) -> None:
+        self.cold = self.cold or size >= 1 << 20
+
+
+def _recorded(answers: list[Any], clock: _Clock, most: int = 9, times: Any = None) -> tuple[PlanTime, ...]:
+    """Rows of plans that give an output, or raise an error when they are built or executed.
+
+    ``times`` has the nanoseconds of each plan, with hot and with cold weights.
+    """
     current: list[Any] = [None]
 
-    def start(answer: Any) -> Callable[[], Any]:
+    def start(at: int, answer: Any) -> Callable[[], Any]:
         def built() -> Any:
             if isinstance(answer, MemoryError):
                 raise answer
-            return lambda: execute(answer), 64
+            return lambda: execute(at, answer), 64
 
         return built
 
-    def execute(answer: Any) -> None:
+    def execute(at: int, answer: Any) -> None:
         if isinstance(answer, Exception):
             clock.lost = True
             raise answer
         current[0] = np.array([answer], np.float32)
+        clock.now += times[at][clock.cold] if times else 1e6
+        clock.cold = False
 
-    rows = [(PlanTime(f"eng{at}", at), start(answer)) for at, answer in enumerate(answers)]
+    rows = [(PlanTime(f"eng{at}", at), start(at, answer)) for at, answer in enumerate(answers)]
     loaded = LoadedBrick(lambda: None, [], [], lambda: [current[0]])
-    return measured(rows, loaded, None, clock, lambda error: f"it said: {error}", most=most)  # type: ignore[arg-type]
+    reason_of = lambda error: f"it said: {error}"  # noqa: E731
+    return measured(rows, loaded, clock, clock, reason_of, most=most, footprint=8 << 20)  # type: ignore[arg-type]
 
 
 def test_a_plan_that_fails_is_a_row_and_the_others_go_on():
     found = _recorded([MemoryError("no room"), 2.0, 2.5], _Clock())
 
-    assert [(row.place, row.ns, row.error) for row in found] == [(None, None, None), (0, 1e6, 0.0), (1, 1e6, 0.25)]
+    assert [(row.ns, row.error) for row in found] == [(None, None), (1e6, 0.0), (1e6, 0.25)]
     assert found[0].reason == "it said: no room"
     assert found[1].workspace_bytes == 64
+
+
+def test_the_fastest_plans_and_the_first_are_timed_in_the_models_state_too():
+    hot_and_cold = [(9e5, 9.5e5), *((1e5 * at, 1e5 * (9 - at)) for at in range(1, 8))]
+
+    found = _recorded([1.0] * 8, _Clock(), times=hot_and_cold)
+
+    assert [row.ns for row in found] == [hot for hot, _ in hot_and_cold]
+    assert [row.model_ns for row in found] == [9.5e5, 8e5, 7e5, 6e5, 5e5, 4e5, None, None]
 
 
 def test_a_plan_that_cannot_be_captured_has_no_time_beside_those_that_can():
@@ -147,7 +187,7 @@ def test_a_plan_that_cannot_be_captured_has_no_time_beside_those_that_can():
 
     (row,) = _recorded([2.0], clock)
 
-    assert (row.place, row.ns, row.reason) == (0, None, "it said: it cannot be captured")
+    assert (row.ns, row.reason) == (None, "it said: it cannot be captured")
 
 
 def test_behind_a_plan_that_costs_the_gpu_none_is_tried():
@@ -196,7 +236,7 @@ def test_plans_of_a_library_are_timed(name, skeleton_of):
     settings = Settings("cuda", 1, backend.resolve("cuda", {}), dtype="float16")
     backend.setup(settings)
 
-    found = backend.plans(synthetic_network(skeleton_of(BRICKS[name][0]), seed=3), settings, 8)
+    found = backend.plans(synthetic_network(skeleton_of(BRICKS[name][0]), seed=3), settings, 8, 32 << 20)
 
     assert any(row.ns for row in found)
     assert all(row.ns or row.reason for row in found)

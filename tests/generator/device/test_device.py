@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 import pytest
 from dlbricks.errors import BackendError, BackendUnavailable, UsageError
+from dlbricks.generator.device.cuda import CudaDevice
 from dlbricks.generator.device.host import HostDevice, open_device, state_of
 from dlbricks.generator.machine.nvml import has_driver
+from visit_rehearsal import cupy_in_numpy
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
+@pytest.fixture(params=["cpu", "cupy in numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request, monkeypatch):
+    if request.param == "cupy in numpy":  # the GPU's code without one
+        monkeypatch.setitem(sys.modules, "cupy", cupy_in_numpy())
+        return CudaDevice()
     return opened(request.param)
 
 
@@ -56,6 +62,7 @@ def test_the_time_of_a_run_is_reported_and_caches_can_be_evicted(device):
     assert taken >= 0
     assert seen[0] == "run"
     assert device.cache_bytes > 0
+    assert 0 <= device.resolution_ns < 1e6
 
 
 @pytest.mark.gpu

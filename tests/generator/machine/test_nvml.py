@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from dlbricks.generator.machine.nvml import gpu_state, throttled
-from dlbricks.generator.machine.system import machine_state
+from dlbricks.generator.backends import base
+from dlbricks.generator.backends.registry import get
+from dlbricks.generator.machine.nvml import CudaGpu, cuda_gpu, driver_version, gpu_state, throttled
+from dlbricks.generator.machine.system import _gpus, machine_state
+from stub_driver import build
 
 
 class NVMLError(Exception):
@@ -24,7 +29,7 @@ def nvml(monkeypatch) -> ModuleType:
     answers = {
         "nvmlInit": lambda: None,
         "nvmlSystemGetDriverVersion": lambda: "580.159",
-        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetHandleByPciBusId": lambda bus: bus,
         "nvmlDeviceGetClockInfo": lambda _, kind: {1: 1980, 2: 2619}[kind],
         "nvmlDeviceGetMaxClockInfo": lambda *_: 1980,
         "nvmlDeviceGetTemperature": lambda *_: 35,
@@ -41,6 +46,13 @@ def nvml(monkeypatch) -> ModuleType:
     return module
 
 
+@pytest.fixture
+def h100(monkeypatch) -> None:
+    """CUDA's first GPU."""
+    monkeypatch.setattr("dlbricks.generator.machine.nvml.cuda_gpu", lambda: CudaGpu("NVIDIA H100", "0000:06:00.0"))
+
+
+@pytest.mark.usefixtures("h100")
 def test_what_the_gpu_does_not_report_is_not_there(nvml):
     state = gpu_state()
 
@@ -53,6 +65,7 @@ def test_what_the_gpu_does_not_report_is_not_there(nvml):
     assert not throttled(state, state, 1.0)
 
 
+@pytest.mark.usefixtures("h100")
 @pytest.mark.parametrize(
     ("bits", "reasons", "held"), [(0x1, ["idle"], False), (0x4 | 0x20, ["power cap", "thermal, software"], True)]
 )
@@ -73,17 +86,81 @@ def test_what_held_clocks_back_in_between_is_known_by_its_time(name, held_ns, he
     assert not throttled({}, {name: 5 + held_ns}, 2.0)
 
 
-def test_it_is_the_gpu_that_cuda_would_take(nvml, monkeypatch):
+DRIVER = """
+#include <string.h>
+int cuInit(unsigned flags) { return flags; }
+int cuDeviceGet(int *device, int index) { *device = 7; return index; }
+int cuDeviceGetName(char *name, int size, int device) { strcpy(name, "%s"); return device != 7; }
+int cuDeviceGetPCIBusId(char *bus, int size, int device) { strcpy(bus, "0000:C1:00.0"); return device != 7; }
+"""
+"""A driver whose first GPU for CUDA is not the first on the bus."""
+
+SMI = """#!/bin/sh
+echo '00000000:06:00.0, NVIDIA A10, 150.00, 150.00'
+echo '00000000:C1:00.0, NVIDIA H100 80GB HBM3, %s, 700.00'
+"""
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Makes a machine with two GPUs, from the name that CUDA gives to its first and that one's power limit."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+
+    def make(name: str, limit: str) -> None:
+        monkeypatch.setattr("dlbricks.generator.machine.nvml.DRIVER_LIBRARY", str(build(tmp_path, DRIVER % name)))
+        program = tmp_path / "nvidia-smi"
+        program.write_text(SMI % limit)
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    cuda_gpu.cache_clear()
+    yield make
+    cuda_gpu.cache_clear()
+
+
+def test_it_is_the_gpu_that_cuda_would_take(nvml, monkeypatch, machine):
     asked = []
-    monkeypatch.setattr(nvml, "nvmlDeviceGetHandleByIndex", asked.append)
-    monkeypatch.setattr(nvml, "nvmlDeviceGetHandleByUUID", asked.append, raising=False)
-    for text in ("", "2,3", "GPU-2cfea6ed"):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
-        gpu_state()
+    monkeypatch.setattr(nvml, "nvmlDeviceGetHandleByPciBusId", asked.append)
+    machine("NVIDIA H100 80GB HBM3", "700.00")
 
-    assert asked == [0, 2, "GPU-2cfea6ed"]
+    gpu_state()
+
+    assert asked == ["0000:C1:00.0"]
 
 
+@pytest.mark.parametrize(
+    ("name", "limit", "expected"),
+    [
+        ("NVIDIA H100 80GB HBM3", "700.00", "NVIDIA H100 80GB HBM3"),
+        ("NVIDIA H100 80GB HBM3", "350.00", "NVIDIA H100 80GB HBM3, 350.00 W"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "700.00", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"),
+    ],
+)
+def test_a_slice_and_a_power_limit_are_other_hardware(machine, name, limit, expected):
+    machine(name, limit)
+
+    assert _gpus() == (expected, "NVIDIA A10")
+
+
+def test_a_stack_of_the_gpu_names_nvidias_libraries_and_its_driver(monkeypatch, tmp_path):
+    described = tmp_path / "version"
+    described.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n")
+    versions = {"nvidia-cudnn-cu13": "9.19.0.56", "nvidia-cublas": "13.1.0.3", "cupy-cuda13x": "14.2.0"}
+
+    def installed(names):
+        return tuple(sorted((name, versions[name]) for name in names if name in versions))
+
+    monkeypatch.setattr(base, "installed", installed)
+    monkeypatch.setattr(base, "driver_version", lambda: driver_version(described))
+    monkeypatch.setattr(base.importlib.util, "find_spec", lambda _: True)
+    stack = get("cupy").stack("cuda", {})
+
+    assert dict(stack.versions) == {**versions, "nvidia-driver": "580.95.05"}
+    assert driver_version(tmp_path / "none") == ""
+
+
+@pytest.mark.usefixtures("h100")
 def test_without_the_library_or_a_gpu_nothing_is_reported(nvml, monkeypatch):
     def fail() -> None:
         raise NVMLError("Driver Not Loaded")

@@ -37,7 +37,7 @@ def test_a_gpu_is_known_or_a_file_that_the_library_wrote(tmp_path):
 
 
 def test_a_message_of_plans_survives_its_line():
-    plan = PlanTime("eng1_k24=35", 1, (("KERNEL_CFG", 35),), ("A", "B"), 0, None, ("TENSOR_CORE",), (), 128)
+    plan = PlanTime("eng1_k24=35", 1, (("KERNEL_CFG", 35),), ("A", "B"), 0, ("TENSOR_CORE",), (), 128)
     reply = OfferedPlans(Offer(("relu",), (plan,), "", 7), images=True)
 
     assert read_line(line_of(reply), OfferedPlans) == reply

@@ -8,13 +8,14 @@ from functools import partial
 import numpy as np
 import pytest
 from computing import settings as settings_of
+from dlbricks.bricks.reference import CHAIN_NODES
 from dlbricks.errors import UnsupportedBrick
 from dlbricks.generator.backends.base import Settings
 from dlbricks.generator.backends.torch.backend import TorchBackend
 from dlbricks.generator.device.host import HostDevice
 from dlbricks.generator.network.network import synthetic_network
 from dlbricks.generator.network.packed import PackedBrick
-from dlbricks.generator.worker.execution.pack import StreamedPack, load_pack
+from dlbricks.generator.worker.execution.pack import StreamedPack, _clock, load_pack
 from dlbricks.models.skeleton import mark_weight
 from onnx import TensorProto, helper
 
@@ -205,3 +206,24 @@ def test_networks_of_a_pass_read_the_same_memory_where_inputs_are_alike(settings
     assert one._inputs[0] is other._inputs[0]
     assert small._inputs[0] is tiny
     assert len(known) == 1
+
+
+@pytest.mark.parametrize("step_ns", [32, 1000, 2000])
+def test_a_clock_of_coarse_steps_biases_no_sum(step_ns):
+    rng = np.random.default_rng(0)
+    owners, true, clock_ns, one_ns = [], rng.uniform(2e3, 2e4, 60), 1250.0, 1600.0
+    true[::8] = 0.0  # views
+    for brick in range(len(true)):
+        owners += [brick, *([-1] if brick % 16 == 0 else [-2] if brick % 16 == 8 else [])]
+    work = [one_ns if owner == -1 else one_ns * CHAIN_NODES if owner == -2 else true[owner] for owner in owners]
+    rows = []
+    for _ in range(240):
+        spent = (np.array(work) + clock_ns) * rng.normal(1, 0.01, len(work))
+        ends = np.cumsum(spent + rng.uniform(2e3, 4e3, len(work))) + rng.uniform(0, 1e6)
+        rows.append(ends // step_ns * step_ns - (ends - spent) // step_ns * step_ns)
+    places = np.array(owners)
+
+    clock = _clock(np.array(rows), places, step_ns)
+
+    found = np.mean(rows, axis=0)[places >= 0] - clock
+    assert abs(found.sum() / true.sum() - 1) < 0.01

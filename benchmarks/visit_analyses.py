@@ -1,0 +1,266 @@
+"""Answer Benanza's six questions about a GPU from committed visits, without a GPU.
+
+    python benchmarks/visit_analyses.py [--out FOLDER]
+
+It reads ``docs/results/gpu`` (latencies, plans) and ``docs/results/gpu/events`` (kernels), and writes
+``gpu/analyses.json``. No sum mixes cache states: times of plans are hot, all others of the model. The first plan
+of a library stands for the framework's default, which nobody recorded. The table names the data behind each answer, and
+the stages of a visit that would prove it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dlbricks.db import KernelView, Subject
+from dlbricks.generator.decomposition.cut import Cut
+from dlbricks.generator.decomposition.decompose import decompose
+from dlbricks.models import find_models
+from figures import RESULTS, middle, number, parser, percent, read, share, table, write
+from visit_plans import best_of, in_one_state, state_of
+from visit_state import PLANS, Folder, copied
+
+_TENSOR_CORE = "TENSOR_CORE"
+_LISTED = 5
+"""Rows of a list of bricks or kernels."""
+
+
+def main() -> None:
+    """Write all answers."""
+    out = parser(__doc__).parse_args().out
+    with tempfile.TemporaryDirectory(prefix="dlbricks-analyses-") as work:
+        folder, events = (copied(RESULTS / "gpu" / name, Path(work) / (name or "gpu")) for name in ("", "events"))
+        latencies = read(RESULTS / "gpu/results.json")["stages"]
+        write(out / "gpu/analyses.json", answers(folder, events, latencies))
+
+
+def answers(folder: Folder, events: Folder, latencies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the answers by question.
+
+    Args:
+        folder: Visits with plans.
+        events: Visits with kernels.
+        latencies: Stages of their results.
+    """
+    models = {model.name: model for model in decompose(find_models(folder.settings["models"]), Cut(granularity=1))}
+    counts = {name: Counter(part.key for part in model.sequences) for name, model in models.items()}
+    stages = {stage["stage"]: {row["name"]: row for row in stage["models"]} for stage in latencies}
+    rows = folder.rows(PLANS)
+    precisions = {"float32": None, "float16": None, "tf32": "on"}
+    plans = {name: _plans(folder, rows, name.replace("tf32", "float32"), tf32) for name, tf32 in precisions.items()}
+    return {
+        "potential": _ratios(stages["float32-graph"], "measured_ms", "lower_bound_sequential_ms"),
+        "parallel": _ratios(stages["float32-graph"], "sequential_ms", "critical_path_ms"),
+        "algorithms": {
+            name: selection(counts, plans[name], stages[f"{name}-graph"]) for name in ("float32", "float16")
+        },
+        "framework": inefficiency(events, {name: model.graph.key for name, model in models.items()}, counts),
+        "fusion": _fused(stages),
+        "tensor_cores": {name: tensor_cores(plans[name].values()) for name in ("float16", "tf32")},
+    }
+
+
+def _ratios(rows: Mapping[str, Mapping[str, Any]], above: str, below: str) -> dict[str, Any]:
+    ratios = {name: row[above] / row[below] for name, row in rows.items() if row[above] and row[below]}
+    mean = math.exp(statistics.fmean(map(math.log, ratios.values())))
+    return {"models": ratios, "geometric_mean": mean, "most": max(ratios, key=lambda name: ratios[name])}
+
+
+def _fused(stages: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Compare each model as a graph with the fastest framework that fuses."""
+    fusing = [stages[name] for name in ("float32-compiled", "onnxruntime-float32")]
+    rows = {
+        name: row | {"fused_ms": min(stage[name]["measured_ms"] for stage in fusing)}
+        for name, row in stages["float32-graph"].items()
+    }
+    return _ratios(rows, "measured_ms", "fused_ms")
+
+
+def _plans(folder: Folder, rows: Iterable[Mapping[str, Any]], dtype: str, tf32: str | None) -> dict[str, Any]:
+    """Return the rows of a precision by brick."""
+    stacks = {
+        record.stack
+        for record in folder.records
+        if record.stage["kind"] == "plans" and record.stage["options"].get("tf32") == tf32
+    }
+    mine = [row for row in rows if row["dtype"] == dtype and row["stack"] in stacks]
+    return {row["key"]: row for row in in_one_state(mine)}
+
+
+def selection(
+    counts: Mapping[str, Mapping[str, int]], plans: Mapping[str, Any], measured: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Compare the library's first plans with its fastest ones, all in one cache state.
+
+    Args:
+        counts: How often each model has each brick.
+        plans: Rows of plans by brick.
+        measured: The models' latencies, in the model's state: the saving is told as a part of them, and never added.
+
+    Raises:
+        ValueError: The plans are of several cache states.
+    """
+    if len({state_of(row) for row in plans.values()}) > 1:
+        raise ValueError("plans of several cache states have no sum")
+    rows = {}
+    for name, bricks in counts.items():
+        pairs = {key: best_of(plans[key]) or (0.0, 0.0) for key in bricks if key in plans}
+        first_ns, fastest_ns = (sum(bricks[key] * pair[at] for key, pair in pairs.items()) for at in (0, 1))
+        saved = sorted(pairs, key=lambda key: (pairs[key][1] - pairs[key][0]) * bricks[key])[:_LISTED]
+        rows[name] = {
+            "bricks": len(pairs),
+            "first_ms": first_ns / 1e6,
+            "fastest_ms": fastest_ns / 1e6,
+            "of_model": share((first_ns - fastest_ns) / 1e6, measured[name]["measured_ms"]),
+            "most": [
+                {"key": key, "operators": plans[key]["operators"], "count": bricks[key],
+                 "first_us": pairs[key][0] / 1e3,
+                 "fastest_us": pairs[key][1] / 1e3}
+                for key in saved
+            ],
+        }  # fmt: skip
+    return {"state": next(map(state_of, plans.values()), None), "models": rows}
+
+
+def inefficiency(events: Folder, keys: Mapping[str, str], counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """Compare the kernels of each whole model with the kernels of its bricks, under the same profiler.
+
+    Args:
+        events: Visits with kernels of float32.
+        keys: Key of each model.
+        counts: How often each model has each brick.
+    """
+    with events.store() as store:
+        views = {
+            (identity.subject, identity.key): view
+            for identity, view in store.kernels(dtype="float32", variant="").items()
+        }
+    rows = {}
+    for name, bricks in counts.items():
+        whole = views.get((Subject.MODEL, keys[name]))
+        parts = [(views.get((Subject.BRICK, key)), count) for key, count in bricks.items()]
+        if whole is not None:
+            known = [(view, count) for view, count in parts if view is not None]
+            rows[name] = {"unknown": len(parts) - len(known), **_differences(_summed([(whole, 1)]), _summed(known))}
+    return rows
+
+
+_Sums = Mapping[str, tuple[int, float]]
+"""Calls and nanoseconds by short name of a kernel."""
+
+
+def _summed(views: Iterable[tuple[KernelView, int]]) -> _Sums:
+    sums: dict[str, tuple[int, float]] = {}
+    for view, count in views:
+        for kernel in (kernel for kernel in view.kernels if kernel.place != "cpu"):
+            calls, spent = sums.get(short(kernel.name), (0, 0.0))
+            sums[short(kernel.name)] = calls + count * kernel.calls, spent + count * (kernel.time_ns or 0)
+    return sums
+
+
+def _differences(model: _Sums, bricks: _Sums) -> dict[str, Any]:
+    """Return kernels that are called more often on one side, with the time of these calls."""
+
+    def beyond(one: _Sums, other: _Sums) -> dict[str, dict[str, float]]:
+        more = {name: calls - other.get(name, (0, 0.0))[0] for name, (calls, _) in one.items()}
+        rows = {
+            name: {"calls": count, "ms": one[name][1] / one[name][0] * count / 1e6}
+            for name, count in more.items()
+            if count > 0
+        }
+        return dict(sorted(rows.items(), key=lambda row: -row[1]["ms"]))
+
+    extra, lost = beyond(model, bricks), beyond(bricks, model)
+    return {
+        "profiled_ms": sum(spent for _, spent in model.values()) / 1e6,
+        "only_model_ms": sum(row["ms"] for row in extra.values()),
+        "only_bricks_ms": sum(row["ms"] for row in lost.values()),
+        "only_model": dict([*extra.items()][:_LISTED]),
+        "only_bricks": dict([*lost.items()][:_LISTED]),
+    }
+
+
+def short(name: str) -> str:
+    """Return the name of a kernel without parameters, and with the kind of work that a template was made for."""
+    plain = re.sub(r"\(anonymous namespace\)::|^void ", "", name)
+    work = re.search(r"(\w+(?:_copy|_kernel)\w*|\w+Functor\w*|\w+_kernel_\w+)", plain[plain.find("<") :])
+    base = re.split(r"[<(]", plain, maxsplit=1)[0].removeprefix("at::native::")
+    return f"{base} {work.group(1)}"[:80] if "<" in plain and work else base[:80]
+
+
+def tensor_cores(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the use of Tensor Cores by the first plans of convolutions, by cuDNN's own notes."""
+    users, idle, without = [], [], []
+    for row in rows:
+        ran = [plan for plan in row["plans"] if plan["ns"]]
+        able = [plan["ns"] for plan in ran if _TENSOR_CORE in plan["notes"]]
+        if row["backend"] != "cudnn":
+            continue
+        if _TENSOR_CORE in ran[0]["notes"]:
+            users.append(ran[0]["ns"])
+        elif able:
+            idle.append((ran[0]["ns"], min(able)))
+        else:
+            without.append(ran[0]["ns"])
+    total = sum(users) + sum(first for first, _ in idle) + sum(without)
+    return {
+        "bricks": len(users) + len(idle) + len(without),
+        "use_them": len(users),
+        "time_with": share(sum(users), total),
+        "could": len(idle),
+        "could_gain": sum(fastest < first for first, fastest in idle),
+        "speed_up": middle([first / fastest for first, fastest in idle if fastest < first]),
+        "none_offered": len(without),
+    }
+
+
+def questions(data: Mapping[str, Any]) -> str:
+    """Return Benanza's questions with answers, data and proofs."""
+
+    def mean(name: str) -> str:
+        one = data[name]
+        return (
+            f"{number(one['geometric_mean'])} times at the mean, {number(one['models'][one['most']])} in {one['most']}"
+        )
+
+    def cores(name: str) -> str:
+        one = data["tensor_cores"][name]
+        return f"{one['use_them']} of {one['bricks']} in {name} ({percent(one['time_with'])} of the time)"
+
+    half = data["algorithms"]["float16"]["models"]
+    losses = {name: row["of_model"] for name, row in half.items()}
+    known = {name: row for name, row in data["framework"].items() if not row["unknown"]}  # kernels of all bricks are
+    extra = {name: row["only_model_ms"] / row["profiled_ms"] for name, row in known.items()}
+
+    def parts(shares: Mapping[str, float]) -> str:
+        most = max(shares, key=lambda name: shares[name])
+        median = percent(statistics.median(shares.values()))
+        return f"{median} at the median of {len(shares)}, {percent(shares[most])} of {most}"
+
+    return table(
+        ("question", "answer", "from", "to prove it"),
+        [
+            ("Q1, measured / fastest bricks", mean("potential"), "float32, one state", ""),
+            ("Q2, sum / critical path", mean("parallel"), "float32", "`branches`"),
+            ("Q3, lost by first plans", parts(losses), "float16, plans hot", "`plans-*`"),
+            ("Q4, kernels of no brick", parts(extra), "float32, profiler", "`kernels-*`"),
+            ("Q5, graph / fused", mean("fusion"), "float32, whole models", "`fused-*`"),
+            (
+                "Q6, first plans on Tensor Cores",
+                f"{cores('float16')}; {cores('tf32')}",
+                "cuDNN's notes, hot",
+                "`kernels-*`",
+            ),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
