@@ -40,7 +40,7 @@ def able(method: Callable[..., Any]) -> list[Backend]:
     """Backends that are installed here and have an optional method; one in another environment has its own tests."""
     found = [registry.get(name) for name, state in registry.backends().items() if state.ok]
     here = [backend for backend in found if tuple(backend.command()) == WORKER_COMMAND]
-    return [backend for backend in here if backend.offers(method)]
+    return [backend for backend in here if "cpu" in backend.devices and backend.offers(method)]
 
 
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
