@@ -226,13 +226,11 @@ def questions(data: Mapping[str, Any]) -> str:
 
     def mean(name: str) -> str:
         one = data[name]
-        return (
-            f"{number(one['geometric_mean'])} times at the mean, {number(one['models'][one['most']])} in {one['most']}"
-        )
+        return f"{number(one['geometric_mean'])}, {number(one['models'][one['most']])} in {one['most']}"
 
     def cores(name: str) -> str:
         one = data["tensor_cores"][name]
-        return f"{one['use_them']} of {one['bricks']} in {name} ({percent(one['time_with'])} of the time)"
+        return f"{one['use_them']} of {one['bricks']} in {name} ({percent(one['time_with'])} of time)"
 
     half = data["algorithms"]["float16"]["models"]
     losses = {name: row["of_model"] for name, row in half.items()}
@@ -242,10 +240,10 @@ def questions(data: Mapping[str, Any]) -> str:
     def parts(shares: Mapping[str, float]) -> str:
         most = max(shares, key=lambda name: shares[name])
         median = percent(statistics.median(shares.values()))
-        return f"{median} at the median of {len(shares)}, {percent(shares[most])} of {most}"
+        return f"{median}, {percent(shares[most])} of {most}"
 
     return table(
-        ("question", "answer", "from", "to prove it"),
+        ("question", "mean or median, most", "from", "proof"),
         [
             ("Q1, measured / fastest bricks", mean("potential"), "float32, one state", ""),
             ("Q2, sum / critical path", mean("parallel"), "float32", "`branches`"),
