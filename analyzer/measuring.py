@@ -123,6 +123,8 @@ def with_ceilings(evidence: Evidence, plan: MeasuringPlan) -> Evidence:
     how, choice = plan.how, evidence.choice
     if choice is None or not plan.room or how.device != "cpu" or evidence.ceilings.known:
         return evidence
+    if plan.budget_s is not None and plan.until - time.monotonic() < _CEILINGS_S + _FOR_TRIALS * plan.budget_s / 2:
+        return evidence  # a busy machine has used it up, and trials say more than ceilings
     from ..generator.measurement.ceilings import measure_ceilings  # only where they are missing
 
     sizes = [size for size in stream_sizes(probe_system()) if size <= _LARGEST_STREAM]
