@@ -37,7 +37,7 @@ _CEILINGS_S = 12.0
 """What they take, and what is kept for them of a total time."""
 
 _FOR_TRIALS = 0.25
-"""Share of a total time that is kept for trials of remedies."""
+"""Share of a total time that is kept for trials of remedies, if there is room for more than measuring."""
 
 _FEW = 4
 """A total time of less than so many times that goes without ceilings."""
@@ -111,7 +111,7 @@ def measure_missing(
     if not models:
         return None, None
     kept_s = _CEILINGS_S if plan.room and not evidence.ceilings.known else 0.0
-    kept_s += _FOR_TRIALS * (plan.budget_s or 0.0) if trials else 0.0
+    kept_s += _FOR_TRIALS * (plan.budget_s or 0.0) if trials and plan.room else 0.0
     with ExitStack() as resources:
         folder = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
         pace: PaceFields = {"visits": plan.visits, "budget_s": plan.left_s(kept_s)}
@@ -123,6 +123,8 @@ def with_ceilings(evidence: Evidence, plan: MeasuringPlan) -> Evidence:
     how, choice = plan.how, evidence.choice
     if choice is None or not plan.room or how.device != "cpu" or evidence.ceilings.known:
         return evidence
+    if plan.budget_s is not None and plan.until - time.monotonic() < _CEILINGS_S + _FOR_TRIALS * plan.budget_s / 2:
+        return evidence  # a busy machine has used it up, and trials say more than ceilings
     from ..generator.measurement.ceilings import measure_ceilings  # only where they are missing
 
     sizes = [size for size in stream_sizes(probe_system()) if size <= _LARGEST_STREAM]

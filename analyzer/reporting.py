@@ -24,7 +24,7 @@ from .estimation.learning import Gaps, learn
 from .estimation.reading import evidence_under, missing
 from .findings.analyses.runtime_settings import DENORMALS
 from .findings.finding import Finding
-from .findings.kept_findings import keep_findings, kept_findings
+from .findings.kept_findings import KeptFindings, keep_findings, kept_findings
 from .measuring import MeasuringPlan, measure_missing, with_ceilings
 from .report.page.page import render_page
 from .report.reported import Report
@@ -177,14 +177,11 @@ def _analysed_model(
 ) -> tuple[Section, list[str]]:
     """Return one analysed model, and what was left out with the reasons."""
     unasked: list[str] = []
-    untried: tuple[str, ...]
-    late = time.monotonic() >= plan.until
-    findings, untried = kept_findings(truth, proven=True), ()
-    if findings is None and (late or not prove):
-        findings, untried = kept_findings(truth, proven=False), ALL_REMEDIES
-    if findings is None and late:
+    late, known = time.monotonic() >= plan.until, kept_findings(truth)
+    wanted = known is None or (prove and (write is not None or bool(known.untried)))
+    if known is None and late:
         unasked.append(f"{entry.name} was not analysed: the time was up")
-    elif findings is None or (prove and write is not None):
+    elif wanted and not late:
         from .findings.analyze import analyze  # the findings of most models are kept
 
         conditions = asdict(replace(truth.conditions, cache=entry.place.cache or ""))
@@ -195,13 +192,14 @@ def _analysed_model(
         ).rows  # fmt: skip
         if row.error is not None:
             unasked.append(f"{row.name} was not analysed: {row.error}")
-            findings = None
         else:
-            findings, untried = row.findings, row.untried if prove else ALL_REMEDIES
+            names = tuple(reason.partition(": ")[0] for reason in row.unasked)
+            known = KeptFindings(row.findings, names if prove else ALL_REMEDIES)
             unasked += [f"{row.name}: {reason}" for reason in row.unasked]
-            tried = prove and not row.unasked and time.monotonic() < plan.until
-            keep_findings(truth, findings, proven=tried)
-    return Section(_with_denormals(entry, findings or ()), findings, untried), unasked
+            keep_findings(truth, known)
+    if known is None:
+        return Section(entry), unasked
+    return Section(_with_denormals(entry, known.findings), known.findings, known.untried), unasked
 
 
 def _with_denormals(entry: Estimate, findings: Sequence[Finding]) -> Estimate:

@@ -29,7 +29,7 @@ def read_inputs(path: Path, inputs: Mapping[str, onnx.TypeProto]) -> Feeds:
         UsageError: The file cannot be read, or an array is missing, has another shape or another type.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, TypeError, BadZipFile) as error:
         raise UsageError(f"{path} is not an npz file of arrays", remedy="write it with numpy.savez") from error

@@ -318,8 +318,9 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
     unasked += [f"{name}: {LATE}" for name in late] + [*lacking.values()]
     findings = shown_once(findings)
     if not prove and estimate.truth.measurement is not None:
-        proven = kept_findings(estimate.truth.measurement, proven=True)  # a report or an earlier call tried them
-        findings = findings if proven is None else [one for one in proven if share_of(one) >= how.minimum_share]
+        known = kept_findings(estimate.truth.measurement)
+        if known is not None and any(finding.proof or finding.unproven for finding in known.findings):  # tried before
+            findings = [finding for finding in known.findings if share_of(finding) >= how.minimum_share]
     if not prove or choice is None:
         return replace(row, findings=_sorted(findings), unasked=tuple(unasked), untried=tuple(late))
     row = replace(row, untried=tuple(late))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -22,41 +22,50 @@ from .finding import Finding
 _KEPT, _FILE = "findings", "findings.json"
 """Folder within the cache folder, and the file of an entry."""
 
-_FORMAT = 3
+_FORMAT = 4
 """Changes whenever findings are written otherwise, or there are other analyses."""
 
 
-def kept_findings(truth: Measurement, *, proven: bool) -> tuple[Finding, ...] | None:
+@dataclass(frozen=True, slots=True)
+class KeptFindings:
+    """The findings of a measured model.
+
+    Attributes:
+        findings: The findings.
+        untried: What was not tried, in words; empty if everything was.
+    """
+
+    findings: tuple[Finding, ...]
+    untried: tuple[str, ...] = ()
+
+
+def kept_findings(truth: Measurement) -> KeptFindings | None:
     """Return the kept findings of a measured model; None without any.
 
     Args:
         truth: The measurement of the model.
-        proven: Only findings with all remedies tried; false: findings without proofs suffice.
     """
-    for entry in (_entry(truth, proven=True), *(() if proven else (_entry(truth, proven=False),))):
-        if (folder := kept(_KEPT, entry)) is None:
-            continue
-        try:
-            return msgspec.json.decode((folder / _FILE).read_bytes(), type=tuple[Finding, ...])
-        except (OSError, ValueError):
-            continue  # damaged: it is analysed again
-    return None
+    if (folder := kept(_KEPT, _entry(truth))) is None:
+        return None
+    try:
+        return msgspec.json.decode((folder / _FILE).read_bytes(), type=KeptFindings)
+    except (OSError, ValueError):
+        return None  # damaged: it is analysed again
 
 
-def keep_findings(truth: Measurement, findings: Sequence[Finding], *, proven: bool) -> None:
-    """Keep the findings of a measured model.
+def keep_findings(truth: Measurement, findings: KeptFindings) -> None:
+    """Keep the findings of a measured model, in place of earlier ones.
 
     Args:
         truth: The measurement of the model.
         findings: The findings.
-        proven: Whether remedies were tried.
     """
 
     def write(folder: Path) -> None:
         (folder / _FILE).write_bytes(msgspec.json.encode(findings))
 
-    keep(_KEPT, _entry(truth, proven=proven), write)
+    keep(_KEPT, _entry(truth), write)
 
 
-def _entry(truth: Measurement, *, proven: bool) -> str:
-    return content_key([truth.id, proven, __version__, _FORMAT])
+def _entry(truth: Measurement) -> str:
+    return content_key([truth.id, __version__, _FORMAT])

@@ -9,9 +9,9 @@ import onnx
 import onnx.parser
 import pytest
 from dlbricks.analyzer.findings.analyze import analyze
-from dlbricks.analyzer.findings.kept_findings import kept_findings
+from dlbricks.analyzer.findings.kept_findings import KeptFindings, kept_findings
 from dlbricks.analyzer.report.answers.summary import report_answer
-from dlbricks.analyzer.reporting import report
+from dlbricks.analyzer.reporting import ALL_REMEDIES, report
 from dlbricks.analyzer.setups import Setup, set_up
 from dlbricks.constructor.result import Estimate
 from dlbricks.db import Store
@@ -59,10 +59,9 @@ def test_what_was_found_and_tried_is_kept_with_the_measurement(branches: Path, h
     with Store.open(here / "dlbricks.db") as store:
         untried = report(models, store=store, visits=10, prove=False, first=begun.append).sections[0]
         assert untried.truth is not None
-        assert kept_findings(untried.truth, proven=False) == untried.findings
-        assert kept_findings(untried.truth, proven=True) is None
+        assert kept_findings(untried.truth) == KeptFindings(untried.findings or (), ALL_REMEDIES)
         tried = report(models, store=store, first=begun.append).sections[0]
-        assert kept_findings(untried.truth, proven=True) == tried.findings
+        assert kept_findings(untried.truth) == KeptFindings(tried.findings or (), tried.untried)
         stored = report(models, store=store, measure=False).sections[0]
         (row,) = analyze(models, store=store).rows
 

@@ -16,7 +16,7 @@ from ...limits import Figure
 from ...shell import shell_command
 from ..tables import FORM, MOST, Answer, Line, at_most, form_cells, indented, table_lines, unlisted
 from ..units import counted, milliseconds, ratio_within
-from .sides import models_by_sides
+from .side_table import models_by_sides
 
 if TYPE_CHECKING:
     from ....generator.measurement.alone import Alone

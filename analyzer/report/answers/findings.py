@@ -147,7 +147,10 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
         load, first = milliseconds(start.load_ms), milliseconds(start.first_run_ms)
         yield f"  loading takes {load} ms and the first run {first} ms: {inferences(start.runs)}"
     if not row.findings:
-        yield f"{row.name}: no saving of the minimum share was found; --minimum-share 0.1% lists smaller ones"
+        yield (
+            f"{row.name}: no saving of the minimum share is predicted or proven; --prove tries remedies, "
+            "--minimum-share 0.1% lists smaller savings"
+        )
     shown = row.findings[:most]
     for finding in shown:
         yield from _explained(finding)

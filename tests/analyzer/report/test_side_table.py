@@ -9,7 +9,7 @@ import onnx
 import onnx.parser
 from dlbricks.analyzer.comparison.compare import compare
 from dlbricks.analyzer.report.answers.comparison import comparison_answer
-from dlbricks.analyzer.report.answers.sides import models_by_sides
+from dlbricks.analyzer.report.answers.side_table import models_by_sides
 from dlbricks.analyzer.report.tables import render
 from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.models import find_models
