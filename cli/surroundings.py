@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -55,10 +56,11 @@ def _end(number: int, _: FrameType | None) -> None:
     raise Ended(number)
 
 
+@cache
 def _own_temporary_folder() -> None:
-    """Let all temporary files of the process lie in one folder, and remove those of processes that were killed.
+    """Keep all temporary files of the process in one folder, and remove those that killed processes left.
 
-    The folder's lock ends with its process.
+    The folder's lock ends with its process. It is removed last, after the files of modules that are imported later.
     """
     try:
         root = Path(tempfile.gettempdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -81,6 +82,22 @@ def external_locations(path: Path) -> tuple[str, ...]:
     return tuple(sorted(folder.locations))
 
 
+_HEAD_BYTES = 512
+_KINDS = (
+    (re.compile(rb"version https://git-lfs"), "a pointer of Git LFS", "fetch it with `git lfs pull`"),
+    (re.compile(rb"\s*<(!doctype|html|\?xml)", re.IGNORECASE), "a web page", "download the file itself"),
+    (re.compile(rb".\x00\x00\x00ORTM", re.DOTALL), "a model in ORT format", "give the ONNX file that it was made from"),
+    (re.compile(rb".\x00\x00\x00TFL3", re.DOTALL), "a TensorFlow Lite model", "convert it with tf2onnx"),
+    (re.compile(rb"PK\x03\x04|\x1f\x8b"), "an archive", "unpack it"),
+)
+"""Beginning of a file that is often taken for a model, what it is, and the remedy."""
+
+
+def _other_kind(head: bytes) -> tuple[str, str]:
+    """Return what a file is that is not ONNX, and the remedy; empty if it may be ONNX."""
+    return next(((f"not ONNX, but {what}", remedy) for kind, what, remedy in _KINDS if kind.match(head)), ("", ""))
+
+
 class _OpenFile:
     """A regular file, open for reading at any offset."""
 
@@ -99,9 +116,12 @@ class _OpenFile:
             problem = "is a folder" if stat.S_ISDIR(status.st_mode) else "is not a regular file"
         elif self.size == 0:
             problem = "the file is empty"
+        remedy = ""
+        if not problem:
+            problem, remedy = _other_kind(self.read(0, _HEAD_BYTES))
         if problem:
             os.close(self._descriptor)
-            raise BrokenModel(problem)
+            raise BrokenModel(problem, remedy=remedy)
 
     def __enter__(self) -> Self:
         return self

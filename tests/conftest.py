@@ -119,6 +119,9 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """Call a command in this process, through the entry point that the shell uses."""
     from dlbricks.cli import main
 
+    # Signals and temporary files of this process are pytest's.
+    monkeypatch.setattr(sys.modules["dlbricks.cli.commands"], "prepare", lambda: None)
+
     def call(*arguments: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["dlbricks", *map(str, arguments)])
         capsys.readouterr()

@@ -35,10 +35,17 @@ _TOTALS = ("granularity", "layers", "folded", "sequences", "unique", "decoys", "
 
 @dataclass(frozen=True, slots=True)
 class SkippedLayer:
-    """A layer that cannot be a brick, with the reason; or several layers, by name, that cannot be one brick."""
+    """A layer that cannot be a brick, with the reason; or several layers, by name, that cannot be one brick.
+
+    Attributes:
+        layer: Its name, or theirs.
+        reason: The reason.
+        cause: The first skipped layer before it that leaves the types of its inputs unknown; empty if there is none.
+    """
 
     layer: str
     reason: str
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,14 +293,26 @@ def _row(model: Decomposition, kind: str, bricks: dict[str, Brick], _: ModelSour
         known_macs=macs,
         uncounted=uncounted,
         weight_bytes=graph.weight_bytes,
-        skipped=tuple(
-            SkippedLayer(layer.name, layer.reason) for layer in model.graph.layers if layer.state is LayerState.SKIPPED
-        ),
+        skipped=_skipped(model.graph),
         bound=dict(graph.bound),
         apart=apart,
         eliminated=eliminated,
         control=graph.control,
     )
+
+
+def _skipped(graph: ModelGraph) -> tuple[SkippedLayer, ...]:
+    """Return the skipped layers, each with the first of those that it follows from."""
+    causes: dict[str, str] = {}  # by value
+    skipped = []
+    for layer in graph.layers:
+        if layer.state is not LayerState.SKIPPED:
+            continue
+        untyped = (name for name in layer.node.input if name in causes and graph.types.get(name) is None)
+        cause = next((causes[name] for name in untyped), "")
+        causes |= dict.fromkeys(layer.outputs, cause or layer.name)
+        skipped.append(SkippedLayer(layer.name, layer.reason, cause))
+    return tuple(skipped)
 
 
 def _fusions(model: Decomposition) -> tuple[tuple[SkippedLayer, ...], dict[str, int]]:

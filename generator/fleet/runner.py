@@ -204,7 +204,8 @@ def _end_with_parent() -> None:
 
 def _killed(code: int) -> bool:
     """Return True if a signal killed or interrupted it."""
-    return code < 0 or code == 128 + signal.SIGINT
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # dlbricks ends in order on these
+    return code < 0 or code - 128 in ending
 
 
 def _answered(answer: Path, wall_s: float) -> Measured:

@@ -259,3 +259,21 @@ def test_weights_are_not_read(tmp_path: Path, make) -> None:
     assert peak < 16 << 20
     if make is embedded:
         assert control > size  # what is measured would see the payload
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n", "a pointer of Git LFS"),
+        (b"<!DOCTYPE html>\n<html><body>Not found</body></html>", "a web page"),
+        (b"\x1c\x00\x00\x00ORTM\x00\x00", "a model in ORT format"),
+        (b"\x1c\x00\x00\x00TFL3\x00\x00", "a TensorFlow Lite model"),
+        (b"PK\x03\x04\x14\x00", "an archive"),
+    ],
+)
+def test_what_is_often_taken_for_a_model_is_named(tmp_path: Path, head: bytes, told: str) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(head)
+
+    with pytest.raises(BrokenModel, match=f"not ONNX, but {told}"):
+        reader.read_structure(path)

@@ -153,7 +153,13 @@ def generate_answer(report: GenerateReport) -> Answer:
     for row in report.rows:
         summary += [f"{row.name}: {row.error}"] if row.error else []
         summary += [f"{row.name}: cut along its own graph, not along fusions: {row.unfused}"] if row.unfused else []
-        summary += [f"{row.name}: {layer.layer} skipped: {layer.reason}" for layer in row.skipped]
+        after = Counter(layer.cause for layer in row.skipped)
+        summary += [
+            f"{row.name}: {layer.layer} skipped: {layer.reason}"
+            + (f"; and {counted(after[layer.layer], 'layer')} after it" if after[layer.layer] else "")
+            for layer in row.skipped
+            if not layer.cause
+        ]
         summary += [f"{row.name}: {parts.layer} in bricks apart: {parts.reason}" for parts in row.apart]
         if row.uncounted:
             operators = ", ".join(f"{count} {name}" for name, count in row.uncounted.items())

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from dlbricks.analyzer.report.answers.generation import generate_answer
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.errors import SuiteError, UsageError
 from dlbricks.generator.decomposition import decomposer as decomposing
@@ -53,6 +54,24 @@ def test_jobs_and_order_change_nothing(tmp_path):
 
     assert alone.rows == parallel.rows == reversed_.rows[::-1]
     assert _content(alone.suite) == _content(parallel.suite) == _content(reversed_.suite)
+
+
+def test_layers_behind_a_skipped_one_name_it_as_their_cause(source, tmp_path):
+    nodes = "{a = Relu(x) b = Neg(a) y = Abs(b) c = Relu(x) z = Neg(c)}"
+    first = source(f"(float[1,4] x) => (float[1,4] y, float[1,4] z) {nodes}")
+    model = onnx.load(first.path)
+    model.graph.node[0].domain = "own"
+    model.opset_import.add(domain="own", version=1)
+    onnx.save(model, first.path)
+
+    report = generate([first], granularity=1, out=tmp_path / "suite", graph="source")
+
+    assert [(layer.layer, layer.cause) for layer in report.rows[0].skipped] == [
+        ("Relu_0", ""), ("Neg_1", "Relu_0"), ("Abs_2", "Relu_0"),
+    ]  # fmt: skip
+    (line,) = (line for line in generate_answer(report).summary if " skipped: " in line)
+    assert "Relu_0 skipped: unknown operator own:Relu" in line
+    assert line.endswith("; and 2 layers after it")
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
