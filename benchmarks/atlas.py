@@ -95,13 +95,14 @@ def _measured(suite: Suite, old: str, new: str, options: argparse.Namespace) -> 
     """Compare two versions on all bricks."""
     begun = time.monotonic()
     places = _places(old, new)
-    seen = Trying(places, EFFECT, time.monotonic() + options.budget).bricks(suite)
+    seen, call = Trying(places, EFFECT, time.monotonic() + options.budget).bricks(suite)
     verdicts = brick_verdicts(seen, EFFECT)
     told = {key for key, verdict in verdicts.items() if str(verdict) in {"SLOWER", "FASTER"}}
     failed = {key: str(brick.trial) for key, brick in seen.items() if isinstance(brick.trial, DlbricksError)}
     return {
         "old": old,
         "new": new,
+        "call_ms": None if call is None else [call.before_ms, call.after_ms],
         "bricks": len(seen),
         "compared": len(verdicts),
         "fresh": sum(brick.fresh for brick in seen.values()),
@@ -115,10 +116,10 @@ def _measured(suite: Suite, old: str, new: str, options: argparse.Namespace) -> 
 def _again(suite: Suite, earlier: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Measure the told bricks of a pair once more."""
     trying = Trying(_places(earlier["old"], earlier["new"]), EFFECT, time.monotonic() + options.budget)
-    seen = trying.fresh(suite, [row["key"] for row in earlier["rows"]])
+    seen, _ = trying.fresh(suite, [row["key"] for row in earlier["rows"] if row["key"] in suite.keys])
     rows = []
     for row in earlier["rows"]:
-        levels = seen[row["key"]].levels
+        levels = seen[row["key"]].levels if row["key"] in seen else None
         again = None if levels is None else [levels.difference.ratio, *levels.difference.ci95]
         rows.append({**row, "again": [*row.get("again", []), again]})
     return {**earlier, "rows": rows}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
+from pathlib import Path
 
 import onnx
 from onnx import helper
@@ -30,6 +31,18 @@ COPY = "@ceiling-copy-"
 
 _OPSET = 17
 _IR_VERSION = 8
+
+
+def write_built_in(name: str, path: Path) -> None:
+    """Write a built-in network in skeleton form.
+
+    Raises:
+        KeyError: No network has this name.
+    """
+    model = built_in(name)
+    if model is None:
+        raise KeyError(name)
+    path.write_bytes(model.SerializeToString(deterministic=True))
 
 
 def built_in(name: str) -> onnx.ModelProto | None:

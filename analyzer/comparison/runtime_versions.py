@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,9 @@ from typing import Unpack
 from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.graph.control import write_out
 from ...bricks.layer import LayerState
+from ...bricks.reference import OVERHEAD, write_built_in
 from ...bricks.suite.suite import Suite
+from ...constructor.uncertainty.pairing import trimmed
 from ...db.values import NATIVE, Runtime, RuntimeFields
 from ...errors import BackendError, DlbricksError, MachineBusy, UsageError
 from ...generator.backends.environments import RuntimeVersion, version_of
@@ -167,6 +169,7 @@ class VersionComparison(Tabular):
         other: The other one.
         rows: One per model.
         suite: Unique bricks of all models; None if none could be decomposed. It is in the folder of the caller.
+        call: Latencies of a call of one addition: a brick's difference excludes theirs. None if it is unknown.
         minimum_effect: Relative difference that matters.
         threads: Threads of the runtime.
         wall_s: Wall time in seconds, environments included.
@@ -178,6 +181,7 @@ class VersionComparison(Tabular):
     other: RuntimeVersion
     rows: tuple[ModelVersions, ...]
     suite: Suite | None
+    call: Levels | None
     minimum_effect: float
     threads: int
     wall_s: float
@@ -194,7 +198,8 @@ class VersionComparison(Tabular):
             for row in self.rows
             for brick in row.bricks
         ]
-        totals = {"minimum_effect": self.minimum_effect, "threads": self.threads, "wall_s": self.wall_s}
+        call = None if self.call is None else (self.call.before_ms, self.call.after_ms)
+        totals = {"call_ms": call, **record_of(self, fields("minimum_effect threads wall_s"))}
         return Records([row.record() for row in self.rows], totals, flat)
 
 
@@ -260,7 +265,7 @@ def compare_versions(
     counts = Counter(part.key for model in cut_up for part in model.sequences)
     with TemporaryDirectory(prefix="dlbricks-versions-") as name:
         whole = trying.models(models, Path(name))
-        seen = {} if suite is None else trying.bricks(suite, counts)
+        seen, call = ({}, None) if suite is None else trying.bricks(suite, counts)
         rows = [
             _row(model, (base, other), result, seen, minimum_effect)
             for model, result in zip(decomposed, whole, strict=True)
@@ -273,7 +278,8 @@ def compare_versions(
                 else row
                 for row, source in zip(rows, models, strict=True)
             ]
-    return VersionComparison(base, other, tuple(rows), suite, minimum_effect, threads, time.monotonic() - begun)
+    wall_s = time.monotonic() - begun
+    return VersionComparison(base, other, tuple(rows), suite, call, minimum_effect, threads, wall_s)
 
 
 def places_of(
@@ -307,6 +313,23 @@ class SeenBrick:
         if isinstance(self.trial, DlbricksError) or not self.trial.measurable:
             return None
         return paired(self.trial.before_ns, self.trial.after_ns)
+
+
+def without_call(trial: Trial | DlbricksError, call: Trial | DlbricksError) -> Trial | DlbricksError:
+    """Return the visits of a brick as if a call took as long in the other version as in the base.
+
+    A model pays for one call, and a brick that is called alone pays as well. A difference of calls would look like one
+    of each operator. What the two environments' processes have in common goes with it.
+
+    Args:
+        trial: Visits of the brick.
+        call: Visits of a network of one addition, in the same processes.
+    """
+    if isinstance(trial, DlbricksError) or isinstance(call, DlbricksError):
+        return trial
+    both = list(zip(trial.before_ns, trial.after_ns, call.before_ns, call.after_ns, strict=False))
+    after = tuple(after - (trimmed(other) - trimmed(base)) for _, after, base, other in both)
+    return replace(trial, before_ns=tuple(before for before, *_ in both), after_ns=after)
 
 
 def brick_verdicts(seen: Mapping[str, SeenBrick], minimum_effect: float) -> dict[str, Relation]:
@@ -369,17 +392,19 @@ class Trying:
         )
         return [next(trials) if isinstance(pair, TrialPair) else pair for pair in pairs]
 
-    def bricks(self, suite: Suite, counts: Mapping[str, int] | None = None) -> dict[str, SeenBrick]:
-        """Return what is known of each brick after both passes, by key.
+    def bricks(
+        self, suite: Suite, counts: Mapping[str, int] | None = None
+    ) -> tuple[dict[str, SeenBrick], Levels | None]:
+        """Return what is known of each brick after both passes, by key, and the latency of a call.
 
         Args:
             suite: The bricks.
             counts: Occurrences in a model: of suspects those with the largest effect come first; None: 1 for all.
         """
         if not suite.keys:
-            return {}
+            return {}, None
         begun = time.monotonic()
-        seen = {key: SeenBrick(trial) for key, trial in self._pass(suite, suite.keys, _FIRST, brief=True)}
+        seen, call = self._pass(suite, suite.keys, _FIRST, brief=True)
         load_s = (time.monotonic() - begun) / len(seen) / _FIRST[0]
         suspects: dict[str, tuple[float, float]] = {}
         for key, brick in seen.items():
@@ -394,20 +419,31 @@ class Trying:
                 break
             chosen.append(key)
         seen |= {key: replace(seen[key], suspect=True) for key in suspects.keys() - {*chosen}}
-        return seen | self.fresh(suite, chosen)
+        fresh, fresh_call = self.fresh(suite, chosen) if chosen else ({}, None)
+        return seen | fresh, fresh_call or call
 
-    def fresh(self, suite: Suite, keys: Sequence[str]) -> dict[str, SeenBrick]:
-        """Return the visits of some bricks of a suite in fresh processes, by key."""
-        return {key: SeenBrick(trial, fresh=True) for key, trial in self._pass(suite, keys, _FRESH)}
+    def fresh(self, suite: Suite, keys: Sequence[str]) -> tuple[dict[str, SeenBrick], Levels | None]:
+        """Return the visits of some bricks of a suite in fresh processes, by key, and the latency of a call there."""
+        seen, call = self._pass(suite, keys, _FRESH)
+        return {key: replace(brick, fresh=True) for key, brick in seen.items()}, call
 
     def _pass(
         self, suite: Suite, keys: Sequence[str], effort: tuple[int, int], *, brief: bool = False
-    ) -> Iterator[tuple[str, Trial | DlbricksError]]:
+    ) -> tuple[dict[str, SeenBrick], Levels | None]:
+        """Visit bricks, beside a call of one addition, whose difference is taken out of theirs."""
         processes, visits = effort
-        runnables = [Runnable(suite.brick_path(key).resolve(), synthetic=True) for key in keys]
-        pairs = [self._pair(runnable, key[:_LABEL], brief=brief) for key, runnable in zip(keys, runnables, strict=True)]
-        found = try_out(pairs, visits=visits, processes=processes, until=self.until, progress=self.progress)
-        return zip(keys, found, strict=True)
+        with TemporaryDirectory(prefix="dlbricks-call-") as name:
+            call = Path(name) / "call.onnx"
+            write_built_in(OVERHEAD, call)
+            pairs = [self._pair(Runnable(call, synthetic=True), "a call", brief=brief)]
+            for key in keys:
+                runnable = Runnable(suite.brick_path(key).resolve(), synthetic=True)
+                pairs.append(self._pair(runnable, key[:_LABEL], brief=brief))
+            first, *trials = try_out(
+                pairs, visits=visits, processes=processes, until=self.until, progress=self.progress
+            )
+        seen = {key: SeenBrick(without_call(trial, first)) for key, trial in zip(keys, trials, strict=True)}
+        return seen, SeenBrick(first).levels
 
     def _pair(self, runnable: Runnable, label: str, *, brief: bool = False) -> TrialPair:
         base, other = (Contender(runnable, place) for place in self.places)

@@ -26,6 +26,7 @@ from ..encoding import element_number
 from ..graph.flow import common_opsets
 from ..graph.model_graph import ModelGraph, build_graph
 from ..layer import Cost, Layer, LayerSequence, LayerState, Operand, Role, TensorType
+from ..operators import Kind, operator_of
 from ..work import weights_read
 
 IR_VERSION = 10
@@ -306,10 +307,6 @@ def _value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
 # What a brick carries of its model beyond operators and shapes.
 
 
-_WITH_TEXTS = frozenset({"Constant", "RegexFullMatch", "StringNormalizer", "StringSplit", "TfIdfVectorizer"})
-"""Operators of ONNX's own domain with texts of the model as attributes; other texts there are names of modes."""
-
-
 @dataclass(frozen=True, slots=True)
 class Carried:
     """Content of a model that its bricks carry.
@@ -336,7 +333,8 @@ def carried_by(bricks: Iterable[Brick]) -> Carried:
             }
             values += sum(count_elements(tensor.dims) for tensor in graph.initializer if tensor.name not in deciding)
             for node in graph.node:
-                if plain_domain(node.domain) or node.op_type in _WITH_TEXTS:
+                # In ONNX's own domain other texts are names of modes.
+                if plain_domain(node.domain) or operator_of(node).kind is Kind.TEXT or node.op_type == "Constant":
                     texts.update(_texts(node))
     return Carried(values, tuple(sorted(texts)))
 

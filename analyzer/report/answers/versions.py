@@ -44,6 +44,9 @@ def versions_answer(
     summary: list[Line] = [f"base: {comparison.base.name}; other: {comparison.other.name}; {effect}"]
     for row in comparison.rows:
         summary += ["", *_of_model(row, layers=layers, most=most)]
+    if comparison.call is not None:
+        base, other = comparison.call.before_ms * 1e3, comparison.call.after_ms * 1e3
+        summary += ["", f"a call takes {base:.3g} and {other:.3g} µs; bricks are compared without this difference"]
     summary += ["", *(f"wrote {folder}" for folder in written), f"{comparison.wall_s:.0f} s"]
     return Answer.of(
         comparison.records(),

@@ -11,11 +11,15 @@ import numpy as np
 import onnx
 import pytest
 from dlbricks.analyzer.comparison.bug_reports import write_bug_reports
-from dlbricks.analyzer.comparison.difference import Relation
-from dlbricks.analyzer.comparison.runtime_versions import compare_versions
+from dlbricks.analyzer.comparison.difference import Relation, paired
+from dlbricks.analyzer.comparison.runtime_versions import compare_versions, without_call
 from dlbricks.analyzer.report.answers.versions import versions_answer
 from dlbricks.analyzer.report.tables import render
+from dlbricks.errors import BackendError
+from dlbricks.generator.measurement.trial import Trial
 from dlbricks.models import find_models
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 SLOW_ERF = """
@@ -52,6 +56,18 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@given(st.floats(-900, 900), st.floats(0.5, 2))
+def test_a_difference_of_calls_is_no_difference_of_a_brick(more_ns, ratio):
+    call = Trial((np.full(8, 2_000.0),) * 6, (np.full(8, 2_000.0 + more_ns),) * 6, 0.0)
+    brick = Trial((np.full(8, 9_000.0),) * 6, (np.full(8, 9_000.0 * ratio + more_ns),) * 6, 0.0)
+
+    found = without_call(brick, call)
+
+    assert isinstance(found, Trial)
+    assert paired(found.before_ns, found.after_ns).difference.ratio == pytest.approx(ratio)
+    assert without_call(BackendError("it cannot run"), call).message == "it cannot run"
+
+
 @pytest.mark.slow
 def test_what_became_slower_is_told_by_brick_and_can_be_reproduced(model, pythons, tmp_path):
     names = str(pythons("old")), str(pythons("new", SLOW_ERF))
@@ -72,6 +88,7 @@ def test_what_became_slower_is_told_by_brick_and_can_be_reproduced(model, python
 
     text = render(versions_answer(found))
     assert "1 slower and 0 faster" in text
+    assert "µs; bricks are compared without this difference" in text
     assert "both versions execute the same operators" in text
     record = json.loads(json.dumps(found.to_json()))["results"][0]
     assert record["bricks"][0]["operator"] == "Erf"

@@ -150,6 +150,7 @@ def test_every_option_of_run_is_in_a_cell_or_there_is_a_reason_for_none(load, tm
         "--again": "a cell's file begins empty",
         "--since": "likewise",
         "--follow-links": "the node decides: DLBRICKS_FOLLOW_LINKS",
+        "--label": "nodes of a campaign measure one state",
         "--kernels": "views of kernels are of no node, and are not pushed",
         "--format": "it is --json",
         "--priority": "as high as the node grants",
