@@ -117,7 +117,7 @@ class Decoder:
         inputs: Its inputs.
         logits: The output with the scores of all tokens.
         vocabulary: Number of tokens; None if the file leaves it open.
-        branch: Name of the operator that chooses between prompt and step; None if both take the same way.
+        branches: Names of the operators that choose between prompt and step; empty if both take the same way.
         shared: Past and present keys and values are one buffer.
         fixed: Sizes that the caller gives, by label.
         weight_bytes: Bytes of its weights.
@@ -128,7 +128,7 @@ class Decoder:
     inputs: tuple[DecoderInput, ...]
     logits: str
     vocabulary: int | None
-    branch: str | None
+    branches: tuple[str, ...]
     shared: bool
     fixed: Mapping[str, int]
     weight_bytes: int
@@ -180,7 +180,7 @@ class Decoder:
 
     def control(self, past: int) -> tuple[CourseChoice, ...]:
         """Return the course of the branch, before a prompt or with cached positions."""
-        return () if self.branch is None else (CourseChoice(self.branch, "then" if past else "else"),)
+        return tuple(CourseChoice(name, "then" if past else "else") for name in self.branches)
 
     def cache_bytes(self, *, batch: int, positions: int) -> int:
         """Return the bytes of all keys and values of some positions."""
@@ -201,7 +201,7 @@ class Decoder:
                 first = self.caches[0]
                 shape = ", ".join(str(size) if size is not None else label or "?" for size, label in
                                   zip(first.shape, first.labels, strict=True))  # fmt: skip
-                start = "a branch of its own" if self.branch else "an empty cache"
+                start = "a branch of its own" if self.branches else "an empty cache"
                 kept = ", one buffer for past and present" if self.shared else ""
                 words.append(
                     f"cache {names[0]} to {names[-1]} ({len(names)} of {first.dtype}[{shape}]{kept}; "
@@ -266,7 +266,7 @@ class _Reading:
             for value in model.graph.input
             if is_weight(value)
         }
-        self._branch: str | None = None
+        self._branches: list[str] = []
         self._readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
         for node in self._nodes(model.graph):
             for slot, value in enumerate(node.input):
@@ -276,7 +276,7 @@ class _Reading:
         for node in graph.node:
             yield node
             if node.op_type == "If" and is_standard(node) and node.input[0] in self._inputs:
-                self._branch = label_of(node)
+                self._branches.append(label_of(node))
                 body = attribute_of(node, "then_branch")
                 yield from self._nodes(body)
                 for inner, outer in zip(body.output, node.output, strict=True):
@@ -311,8 +311,8 @@ class _Reading:
         shared = all(self._in_place(entry) for entry in entries if entry.role is InputRole.CACHE)
         self._require_free(entries)
         decoder = Decoder(
-            self._name, entries, logits, self._vocabulary, self._branch, shared, dict(self._dims), self._weight_bytes,
-            self._most_positions(entries),
+            self._name, entries, logits, self._vocabulary, tuple(self._branches), shared, dict(self._dims),
+            self._weight_bytes, self._most_positions(entries),
         )  # fmt: skip
         decoder.dims(batch=self._batch(entries), new=3, past=5)  # every open axis is known, and none counts two things
         return decoder
