@@ -1,8 +1,8 @@
 """Decoders of text: which inputs of a model are tokens, positions, mask and cache, and how long each is.
 
 An input's name suggests its role, and its use has to agree: tokens select rows of a table, positions turn queries or
-select rows of another table, a mask reaches scores, and a cache is extended into an output. What neither tells is an
-error that names the input.
+select rows of another table, a mask reaches scores, and a cache is extended into an output. Otherwise an
+error names the input.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .operators import Kind, Trait, operator_of
 
 
 class InputRole(StrEnum):
-    """What an input of a decoder is."""
+    """The role of an input of a decoder."""
 
     TOKENS = "tokens"
     """Numbers of the new tokens."""
@@ -77,7 +77,7 @@ class DecoderInput:
 
     Attributes:
         name: Its name.
-        role: What it is.
+        role: Its role.
         dtype: Element type, ONNX's name in lower case.
         shape: Sizes that the file fixes; None for an open axis.
         labels: Name of each open axis as ``--dim`` takes it; empty for a fixed one.
@@ -94,7 +94,7 @@ class DecoderInput:
     present: str = ""
 
     def sizes(self, batch: int, new: int, past: int) -> tuple[int | None, ...]:
-        """Return what each axis counts, for some new tokens behind some cached positions; None if nothing."""
+        """Return the size of each axis for new tokens behind cached positions; None for an axis that counts neither."""
         rank, total = len(self.shape), past + new
         counted: dict[InputRole, tuple[int | None, ...]] = {
             InputRole.TOKENS: (batch, new),
@@ -117,7 +117,7 @@ class Decoder:
         inputs: Its inputs.
         logits: The output with the scores of all tokens.
         vocabulary: Number of tokens; None if the file leaves it open.
-        branch: Name of the operator that chooses between prompt and step; None if both take the same way.
+        branches: Names of the operators that choose between prompt and step; empty if both take the same way.
         shared: Past and present keys and values are one buffer.
         fixed: Sizes that the caller gives, by label.
         weight_bytes: Bytes of its weights.
@@ -128,7 +128,7 @@ class Decoder:
     inputs: tuple[DecoderInput, ...]
     logits: str
     vocabulary: int | None
-    branch: str | None
+    branches: tuple[str, ...]
     shared: bool
     fixed: Mapping[str, int]
     weight_bytes: int
@@ -180,7 +180,7 @@ class Decoder:
 
     def control(self, past: int) -> tuple[CourseChoice, ...]:
         """Return the course of the branch, before a prompt or with cached positions."""
-        return () if self.branch is None else (CourseChoice(self.branch, "then" if past else "else"),)
+        return tuple(CourseChoice(name, "then" if past else "else") for name in self.branches)
 
     def cache_bytes(self, *, batch: int, positions: int) -> int:
         """Return the bytes of all keys and values of some positions."""
@@ -193,7 +193,7 @@ class Decoder:
         return bits // 8
 
     def described(self) -> str:
-        """Say in one line what the inputs were taken for."""
+        """Return one line with the roles of the inputs."""
         words = []
         for role in InputRole:
             names = [entry.name for entry in self.inputs if entry.role is role]
@@ -201,7 +201,7 @@ class Decoder:
                 first = self.caches[0]
                 shape = ", ".join(str(size) if size is not None else label or "?" for size, label in
                                   zip(first.shape, first.labels, strict=True))  # fmt: skip
-                start = "a branch of its own" if self.branch else "an empty cache"
+                start = "a branch of its own" if self.branches else "an empty cache"
                 kept = ", one buffer for past and present" if self.shared else ""
                 words.append(
                     f"cache {names[0]} to {names[-1]} ({len(names)} of {first.dtype}[{shape}]{kept}; "
@@ -215,16 +215,16 @@ class Decoder:
 def read_decoder(
     path: Path, name: str, *, roles: Mapping[str, str] | None = None, dims: Mapping[str, int] | None = None
 ) -> Decoder:
-    """Find out what the inputs of a decoder are.
+    """Find the roles of the inputs of a decoder.
 
     Args:
         path: The model file.
         name: Its name in messages.
-        roles: Role by input, for those that names and use do not tell.
+        roles: Role by input, if names and use do not tell it.
         dims: Sizes of dimensions that count neither sequences nor positions.
 
     Raises:
-        UsageError: The model is no decoder, or an input is not understood; the message names it and the option.
+        UsageError: The model is not a decoder, or an input is not understood; the message names it and the option.
         ModelError: The file cannot be read, or weights do not fit their operator.
     """
     given = {input_name: _role(text, input_name) for input_name, text in (roles or {}).items()}
@@ -266,7 +266,7 @@ class _Reading:
             for value in model.graph.input
             if is_weight(value)
         }
-        self._branch: str | None = None
+        self._branches: list[str] = []
         self._readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
         for node in self._nodes(model.graph):
             for slot, value in enumerate(node.input):
@@ -276,7 +276,7 @@ class _Reading:
         for node in graph.node:
             yield node
             if node.op_type == "If" and is_standard(node) and node.input[0] in self._inputs:
-                self._branch = label_of(node)
+                self._branches.append(label_of(node))
                 body = attribute_of(node, "then_branch")
                 yield from self._nodes(body)
                 for inner, outer in zip(body.output, node.output, strict=True):
@@ -296,7 +296,7 @@ class _Reading:
         pairs = {name: found for name, found in extended.items() if found is not None}
         if not pairs:
             raise UsageError(
-                f"{self._name} is no decoder: none of its inputs ({', '.join(self._inputs)}) is a cache that an "
+                f"{self._name} is not a decoder: none of its inputs ({', '.join(self._inputs)}) is a cache that an "
                 "output extends",
                 remedy="give a decoder with past keys and values, or the models of the prompt and of a step",
             )
@@ -311,8 +311,8 @@ class _Reading:
         shared = all(self._in_place(entry) for entry in entries if entry.role is InputRole.CACHE)
         self._require_free(entries)
         decoder = Decoder(
-            self._name, entries, logits, self._vocabulary, self._branch, shared, dict(self._dims), self._weight_bytes,
-            self._most_positions(entries),
+            self._name, entries, logits, self._vocabulary, tuple(self._branches), shared, dict(self._dims),
+            self._weight_bytes, self._most_positions(entries),
         )  # fmt: skip
         decoder.dims(batch=self._batch(entries), new=3, past=5)  # every open axis is known, and none counts two things
         return decoder
@@ -377,7 +377,7 @@ class _Reading:
         named = [name for name in candidates if "logits" in name.lower()] or candidates
         if len(named) != 1:
             raise UsageError(
-                f"{self._name} is no decoder of text: "
+                f"{self._name} is not a decoder of text: "
                 + (f"outputs {', '.join(named)} could all be" if named else "none of its outputs is")
                 + " the scores of tokens",
                 remedy="name the output 'logits'",
@@ -469,7 +469,7 @@ class _Reading:
         return used
 
     def _of_table(self, node: onnx.NodeProto, slot: int) -> set[InputRole]:
-        """Return what an index of a table's rows is: the table of the vocabulary has a row per token."""
+        """Return the roles of an index of a table's rows: the table of the vocabulary has a row per token."""
         if not slot:
             return {InputRole.TOKENS}  # an operator that embeds tokens has its tables behind them
         table = self._shapes.get(node.input[0], ())
@@ -479,7 +479,7 @@ class _Reading:
         return {InputRole.TOKENS} if exact else {InputRole.TOKENS, InputRole.POSITIONS}
 
     def _extended(self, name: str) -> tuple[str, int | None] | None:
-        """Return the output that extends an input, and the axis where its order of axes is plain."""
+        """Return the output that extends an input, and the extended axis; None if axes are permuted before."""
         kind = self._inputs[name].type.tensor_type
         if kind.elem_type in _INTEGERS or kind.elem_type == TensorProto.BOOL or len(kind.shape.dim) < 3:
             return None
@@ -513,7 +513,7 @@ class _Reading:
     def _reached(
         self, name: str, follows: Callable[[onnx.NodeProto, int], bool]
     ) -> Iterator[tuple[onnx.NodeProto, int]]:
-        """Yield the readers of a value, and of what is made of it as far as a rule says."""
+        """Yield the readers of a value, and the readers of their results as far as a rule follows them."""
         seen, queue = {name}, [name]
         for value in queue:
             for node, slot in self._readers[value]:

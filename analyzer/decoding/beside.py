@@ -86,7 +86,7 @@ class LoopTime:
 
 @dataclass(frozen=True, slots=True)
 class LoopReport:
-    """What the loop took.
+    """Times of the loop.
 
     Attributes:
         times: Times by task.
@@ -107,7 +107,7 @@ class LoopReport:
 
 
 class Loop:
-    """The loop of a decoder in a worker of its own; called between two requests to the worker of the bricks.
+    """The loop of a decoder in a separate worker; called between two requests to the worker of the bricks.
 
     Args:
         worker: The worker, with the decoder loaded.
@@ -143,7 +143,7 @@ class Loop:
                 self._visit(few=True)
 
     def report(self) -> LoopReport:
-        """Return what it took."""
+        """Return the times."""
         times = {task: _time(taken) for task, taken in self._taken.items() if taken}
         reason = self._reason or ("" if times else "the budget was spent before")
         return LoopReport(times, reason, wall_s=sum(self._spent_s.values()))
@@ -189,7 +189,7 @@ def running_loop(
     Args:
         side: A decoder in one file.
         how: Runtime, threads and precision.
-        tasks: What the loop executes.
+        tasks: Tasks of the loop.
         progress: Called after the loop.
 
     Yields:

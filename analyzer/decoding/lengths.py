@@ -133,7 +133,7 @@ def sides_of(
         extended = length_dimension(step, DimensionKind.PAST, past_dimension, "--past-dim")
         return Side(sources[0], filled, 0, batch=batch or 1), Side(sources[1], extended, 1, batch=batch or 1)
     if prompt.path is None:
-        raise UsageError(f"'{prompt.name}' is no file with prompt and step", remedy="give the model of a step too")
+        raise UsageError(f"'{prompt.name}' is not a file with prompt and step", remedy="give the model of a step too")
     if prompt_dimension or past_dimension:
         raise UsageError(
             "--prompt-dim and --past-dim name dimensions of two models", remedy="use --input NAME=ROLE for one file"

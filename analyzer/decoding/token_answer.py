@@ -84,7 +84,7 @@ def _summary(result: Tokens) -> Iterator[str]:
 
 
 def _answers(result: Tokens) -> Iterator[str]:
-    """Yield a line per length of the prompt: what somebody waits for."""
+    """Yield a line per length of the prompt: the wait for the first token and for the answer."""
     for row in result.rows:
         if row.ttft_ms is None or row.token_ms is None:
             continue

@@ -40,7 +40,7 @@ class Part:
     Attributes:
         side: The model at any length.
         estimates: One per length, by length.
-        curve: The complete estimates, by the positions that an execution sees: those of a step's cache and its own.
+        curve: The complete estimates, by the positions that an execution sees: of a step the cache and its token.
         undisturbed: The same on a quiet machine.
     """
 
@@ -93,7 +93,7 @@ class Tokens(Tabular):
         undisturbed: The same on a quiet machine, without intervals, for comparing runs and machines.
         rates: Rates of prompts, of tokens one by one, of both, and of one token behind each context.
         batch: Sequences at once.
-        loop: What the loop of the model itself took; None if it was not asked for.
+        loop: Times of the model's own loop; None without a loop.
         memory: Memory of a file with prompt and step; None for two models.
         setup: How it was measured.
         measured: Measurements of this call, of the prompt and of the step; may be empty.
@@ -122,7 +122,7 @@ class Tokens(Tabular):
 
     @property
     def tests(self) -> list[dict[str, object]]:
-        """The rates as JSON objects, with the times of the loop where it executed the same."""
+        """The rates as JSON objects, with the times of the loop for the same executions."""
         return [asdict(entry) | {"each_ms": entry.each_ms, "each_ci95_ms": entry.each_ci95_ms, **self._looped(entry)}
                 for entry in self.rates]  # fmt: skip
 
@@ -145,7 +145,7 @@ class Tokens(Tabular):
         return dict(zip(empty, values, strict=True))
 
     def _executed(self, entry: Rate) -> tuple[LoopTime | None, list[Point]]:
-        """Return what the loop executed of a rate, and the estimates of these executions."""
+        """Return the time of the loop for a part of a rate, and the estimates of the same executions."""
         times = {} if self.loop is None else self.loop.times
         for task, taken in times.items():
             if task.prompt and entry.test == f"pp{task.length}":
@@ -201,8 +201,7 @@ def tokens(
     """Estimate time to the first token, time per token and tokens per second, from bricks at a few lengths.
 
     Latencies of prompt and step are estimated at these lengths and interpolated (``constructor/curve.py``). Nothing is
-    extrapolated. The loop of a file with both is run beside: greedy decoding with its cache, alternately with the
-    measurement.
+    extrapolated. The loop of a file with both runs alternately with the measurement: greedy decoding with its cache.
 
     Args:
         prompt: A decoder in one file, or the model that takes a prompt and fills a cache.
@@ -217,7 +216,7 @@ def tokens(
         roles: Role by input of one file, for inputs that names and use do not tell.
         prompt_dimension: Dimension of ``prompt`` that counts its tokens; None: found by name and place.
         past_dimension: Dimension of ``step`` that counts positions in the cache; None: found by name and place.
-        loop: Run the loop of one file beside the measurement.
+        loop: Run the loop of one file.
         setup: How to measure; by default as ``set_up``.
         measure: Decompose and measure missing bricks; False: use only stored measurements.
         visits: Number of visits of each brick.

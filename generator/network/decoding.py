@@ -1,4 +1,4 @@
-"""What a decoder reads in a loop of its own: new tokens, their positions, and masks over the cache."""
+"""Inputs of a decoder in a loop: new tokens, their positions, and masks over the cache."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _values(entry: DecoderInput, fixed: Mapping[str, int], tokens: npt.NDArray[n
 
 
 def _mask(entry: DecoderInput, rank: int, past: int, new: int) -> Array:
-    """Return a mask that shows what is there: ones, or for floats of more than two axes what is added to scores."""
+    """Return a mask that hides later tokens only: ones, or numbers to add to scores."""
     if rank <= 2:
         return np.ones(past + new)
     seen = np.tri(new, past + new, past, dtype=bool)

@@ -167,9 +167,9 @@ def test_a_model_that_is_no_decoder_is_refused(
             value.type.tensor_type.shape.dim.add(dim_value=1)
     next(node for node in integers.graph.node if node.output[0] == "logits").output[0] = "hidden"
 
-    with pytest.raises(UsageError, match=r"is no decoder: none of its inputs .x. is a cache that an output extends"):
+    with pytest.raises(UsageError, match=r"is not a decoder: none of its inputs .x. is a cache that an output extends"):
         read_decoder(write_branches(tmp_path / "b.onnx"), "branches")
-    with pytest.raises(UsageError, match="is no decoder of text: none of its outputs is the scores of tokens"):
+    with pytest.raises(UsageError, match="is not a decoder of text: none of its outputs is the scores of tokens"):
         read(integers)
 
 

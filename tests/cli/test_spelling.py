@@ -81,7 +81,7 @@ def test_a_file_that_tokens_does_not_understand_is_one_line_and_wrong_usage(cli:
     onnx.save(model, branches.parent / "heads.onnx")
 
     for arguments, said in (
-        (["branches.onnx"], "branches is no decoder: none of its inputs (x) is a cache that an output extends"),
+        (["branches.onnx"], "branches is not a decoder: none of its inputs (x) is a cache that an output extends"),
         (["heads.onnx"], "input 'past_key_values.0.key' has one free axis too many"),
         (["heads.onnx", "--dim", "heads=2", "--input", "position_ids=rows"], "--input position_ids=rows: no role"),
         (["heads.onnx", "--dim", "heads=2", "--prompt", "300"], "has 256 positions, and 428 are asked for"),

@@ -164,5 +164,5 @@ def test_options_belong_to_one_file_or_to_two(tmp_path: Path, decoder: tuple[str
         sides_of(*pair, roles={"ids": "tokens"})
     with pytest.raises(UsageError, match="--prompt-dim and --past-dim name dimensions of two models"):
         sides_of(source, None, past_dimension="past")
-    with pytest.raises(UsageError, match="'squeezenet' is no file with prompt and step"):
+    with pytest.raises(UsageError, match="'squeezenet' is not a file with prompt and step"):
         sides_of(*find_models(["squeezenet"]), None)
