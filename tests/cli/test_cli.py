@@ -46,6 +46,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, write_branches: Callable[
     write_branches(folder / "branches.onnx")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr(sys.modules["dlbricks.cli.commands"], "prepare", lambda: None)  # as for the fixture cli
         for line in ("generate branches.onnx -g 1 --graph source -o suite", "run suite --with branches.onnx"):
             patch.setattr(sys, "argv", ["dlbricks", *line.split()])
             with pytest.raises(SystemExit) as ended:
