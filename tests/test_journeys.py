@@ -80,5 +80,5 @@ def test_a_report_decomposes_once_and_enters_little(cli, tmp_path, monkeypatch):
     calls = entered["report"].calls
     assert calls["build_graph"] <= 2
     assert calls["load_brick"] == 0
-    assert calls["Worker.__init__"] <= 24  # four for each place of a proof
+    assert calls["Worker.__init__"] <= 40  # four for each place of a proof
     assert entered["run"].calls["Worker.__init__"] <= 2

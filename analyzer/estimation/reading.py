@@ -63,10 +63,11 @@ def read_evidence(
     """
     requested, decompositions = query or Query(), readable(models)
     choice = choose(store, {part.key for model in decompositions for part in model.sequences}, requested)
-    if choice is None:
-        whole = matching(store, {model.own.key for model in decompositions}, requested, Subject.MODEL)
-        choice = whole[0] if len(whole) == 1 else None
-    return evidence_under(choice, decompositions, store, requested, cut)
+    if choice is not None:
+        return evidence_under(choice, decompositions, store, requested, cut)
+    whole = matching(store, {model.own.key for model in decompositions}, requested, Subject.MODEL)
+    executed = {model.own.key: Interventions(reason="nothing is stored") for model in decompositions}
+    return evidence_under(whole[0] if len(whole) == 1 else None, decompositions, store, requested, cut, executed)
 
 
 def missing(models: Sequence[Decomposition | Failed], evidence: Evidence) -> list[Decomposition | Failed]:
