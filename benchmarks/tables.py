@@ -267,7 +267,7 @@ def _power(folder: Path) -> str:
             injected = [percent(row["injected"]) for row in sorted(tries, key=lambda row: row["injected"])]
             copy = f"{injected[0]} to {injected[-1]}" if share else "0"
             rows.append([
-                f"[{found['threads']}]({path.name})", loops, copy,
+                f"[{found['threads']}](../results/{path.name})", loops, copy,
                 len(tries), len({row["model"] for row in tries}), said["SLOWER"] + said["FASTER"], said["SAME"],
                 f"{statistics.fmean(apart):+.2%} ± {half:.2%}", percent(statistics.fmean(held)),
                 f"{statistics.median(row['wall_s'] for row in tries):.0f}",
