@@ -6,7 +6,7 @@ Only ``history --confirm`` measures.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -323,6 +323,21 @@ def _refuse(names: Sequence[str], what: str) -> None:
         raise UsageError(f"--{foreign[0]} does not concern {what}, which run now", remedy="leave it out")
 
 
+def _runs_now(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the sides of a comparison run now, with the defaults of what is not given."""
+    from ..db.values import NATIVE
+    from ..generator.backends.custom_ops import asked
+
+    return {
+        "backend": options["backend"] or "onnxruntime",
+        "device": options["device"] or "cpu",
+        "options": asked(),
+        "threads": 1 if options["threads"] is None else options["threads"],
+        "dtype": options["dtype"] or NATIVE,
+        "minimum_effect": options["minimum_effect"],
+    }
+
+
 def _versions(
     options: dict[str, Any],
     versions: tuple[str, str],
@@ -335,8 +350,6 @@ def _versions(
     from ..analyzer.comparison.bug_reports import write_bug_reports
     from ..analyzer.comparison.runtime_versions import compare_versions
     from ..analyzer.report.answers.versions import versions_answer
-    from ..db.values import NATIVE
-    from ..generator.backends.custom_ops import asked
 
     _refuse(("by", "alone", "data", *_STORED), "two versions")
     if limit := next((limit for limit in fail_on if not isinstance(limit, str)), None):
@@ -347,16 +360,11 @@ def _versions(
             sources,
             versions,
             folder=Path(folder),
-            backend=options["backend"] or "onnxruntime",
-            device=options["device"] or "cpu",
-            options=asked(),
             granularity=options["granularity"],
             connected=options["connected"],
-            threads=1 if options["threads"] is None else options["threads"],
-            dtype=options["dtype"] or NATIVE,
-            minimum_effect=options["minimum_effect"],
             budget_s=120.0 if budget_s is None else budget_s,
             progress=progress,
+            **_runs_now(options),
         )
         written = [] if write_to is None else write_bug_reports(comparison, write_to)
     verdicts = {str(row.verdict).lower() for row in comparison.rows}
@@ -379,8 +387,6 @@ def _gate(
 ) -> None:
     from ..analyzer.comparison.gate import gate
     from ..analyzer.report.answers.comparison import gate_answer, gate_figures
-    from ..db.values import NATIVE
-    from ..generator.backends.custom_ops import asked
 
     sources = whole_models(options, 2, "give the old model and the new one")
     _refuse(_STORED, "two files")
@@ -388,17 +394,12 @@ def _gate(
     with watched() as progress:
         comparison = gate(
             *sources,
-            backend=options["backend"] or "onnxruntime",
-            device=options["device"] or "cpu",
-            options=asked(),
-            threads=1 if options["threads"] is None else options["threads"],
-            dtype=options["dtype"] or NATIVE,
-            minimum_effect=options["minimum_effect"],
             budget_s=budget_s,
             data=data,
             alone=alone or any(limit.figure in ALONE for limit in limits),
             layers=layers,
             progress=progress,
+            **_runs_now(options),
         )
     verdicts = {word for word in fail_on if isinstance(word, str)}
     judged = judgements(limits, {comparison.new: gate_figures(comparison, sources[1])} if limits else {})

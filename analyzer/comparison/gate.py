@@ -107,7 +107,7 @@ class Gate(Tabular):
     @property
     def blind(self) -> bool:
         """True if a difference that matters could have been missed."""
-        return self.verdict is Relation.UNCLEAR and self.detectable > self.minimum_effect
+        return is_blind(self.verdict, self.detectable, self.minimum_effect)
 
     @property
     def ratio_ci95(self) -> tuple[float, float] | None:
@@ -254,6 +254,18 @@ def alternate(
     if isinstance(trial, DlbricksError):
         raise trial
     return trial
+
+
+def is_blind(verdict: Relation, detectable: float, minimum_effect: float) -> bool:
+    """Return True if a verdict is unclear and a difference that matters could have been missed."""
+    return verdict is Relation.UNCLEAR and detectable > minimum_effect
+
+
+def levels_of(trial: Trial | DlbricksError) -> Levels | None:
+    """Return latencies and ratio of a trial; None if it failed, or took no time that could be measured."""
+    if isinstance(trial, DlbricksError) or not trial.measurable:
+        return None
+    return paired(trial.before_ns, trial.after_ns)
 
 
 def judged(trial: Trial, minimum_effect: float) -> tuple[Levels, float, Relation]:

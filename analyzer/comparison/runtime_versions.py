@@ -11,7 +11,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,17 +30,16 @@ from ...generator.decomposition.decompose import decompose
 from ...generator.decomposition.generate import along_source, generate
 from ...generator.decomposition.observation import run_as_given
 from ...generator.measurement.pace import loops_of, warmups_of
-from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
+from ...generator.measurement.trial import Contender, Trial, TrialPair, brick_pair, place_of, try_out
 from ...generator.network.network import read_network
 from ...generator.progress import ProgressCallback
 from ...generator.worker.client import Timeouts, Workers, file_of, start_worker
 from ...generator.worker.execution.extraction import EXECUTED
 from ...generator.worker.messages import Place
 from ...models import ModelSource
-from ...models.runnable import Runnable
 from ...tabular import Field, Records, Row, Tabular, fields, record_of
-from .difference import MINIMUM_EFFECT, Levels, Relation, check_minimum_effect, discoveries, paired, relation
-from .gate import MOST, VISITS, judged
+from .difference import MINIMUM_EFFECT, Levels, Relation, check_minimum_effect, discoveries, relation
+from .gate import MOST, VISITS, is_blind, judged, levels_of
 from .results import ModelBrick, bricks_of
 
 _OF_MODELS = 0.4
@@ -256,8 +254,8 @@ def compare_versions(
     if base.python == other.python:
         raise UsageError(f"{first} and {second} are one environment", remedy="name two")
     places = places_of((base, other), runtime, threads, dtype)
-    cut = Cut(granularity, connected=connected, graph=graph or ("fused" if base.backend == "onnxruntime" else "source"))
-    cut = replace(cut, threads=threads)
+    graph = graph or ("fused" if base.backend == "onnxruntime" else "source")
+    cut = Cut(granularity, connected=connected, graph=graph, threads=threads)
     decomposed = along_source(decompose(models, cut, progress=progress), cut)
     cut_up = [model for model in decomposed if isinstance(model, Decomposition)]
     suite = generate(cut_up, out=folder, settings=cut).suite
@@ -270,8 +268,7 @@ def compare_versions(
             _row(model, (base, other), result, seen, minimum_effect)
             for model, result in zip(decomposed, whole, strict=True)
         ]
-        with ExitStack() as stack:
-            workers = stack.enter_context(Workers(start_worker))
+        with Workers(start_worker) as workers:
             rows = [
                 replace(row, executed=_executed(source, workers, places, Path(name)))
                 if row.verdict in {Relation.SLOWER, Relation.FASTER}
@@ -310,9 +307,7 @@ class SeenBrick:
     @property
     def levels(self) -> Levels | None:
         """Latencies and ratio; None without visits, or if it takes no time that could be measured."""
-        if isinstance(self.trial, DlbricksError) or not self.trial.measurable:
-            return None
-        return paired(self.trial.before_ns, self.trial.after_ns)
+        return levels_of(self.trial)
 
 
 def without_call(trial: Trial | DlbricksError, call: Trial | DlbricksError) -> Trial | DlbricksError:
@@ -376,7 +371,9 @@ class Trying:
         for number, source in enumerate(models):
             try:
                 control = write_out(source.skeleton()).control
-                pairs.append(self._pair(run_as_given(source, folder / str(number), control), source.name))
+                runnable = run_as_given(source, folder / str(number), control)
+                base, other = (Contender(runnable, place) for place in self.places)
+                pairs.append(TrialPair(base, other, label=source.name))
             except DlbricksError as error:
                 pairs.append(error)
         begun = time.monotonic()
@@ -435,19 +432,13 @@ class Trying:
         with TemporaryDirectory(prefix="dlbricks-call-") as name:
             call = Path(name) / "call.onnx"
             write_built_in(OVERHEAD, call)
-            pairs = [self._pair(Runnable(call, synthetic=True), "a call", brief=brief)]
-            for key in keys:
-                runnable = Runnable(suite.brick_path(key).resolve(), synthetic=True)
-                pairs.append(self._pair(runnable, key[:_LABEL], brief=brief))
+            files = [("a call", call), *((key[:_LABEL], suite.brick_path(key)) for key in keys)]
+            pairs = [brick_pair(path, self.places, label, brief=brief) for label, path in files]
             first, *trials = try_out(
                 pairs, visits=visits, processes=processes, until=self.until, progress=self.progress
             )
         seen = {key: SeenBrick(without_call(trial, first)) for key, trial in zip(keys, trials, strict=True)}
         return seen, SeenBrick(first).levels
-
-    def _pair(self, runnable: Runnable, label: str, *, brief: bool = False) -> TrialPair:
-        base, other = (Contender(runnable, place) for place in self.places)
-        return TrialPair(base, other, label=label, brief=brief)
 
     def _is_suspect(self, levels: Levels) -> bool:
         """Return true if a brick may differ by what matters."""
@@ -474,7 +465,7 @@ def _row(
         row = replace(row, error=str(whole))
     elif whole.visits:
         levels, detectable, verdict = judged(whole, minimum_effect)
-        blind = verdict is Relation.UNCLEAR and detectable > minimum_effect
+        blind = is_blind(verdict, detectable, minimum_effect)
         row = replace(row, levels=levels, verdict=verdict, processes=len(whole.before_ns), blind=blind)
     else:
         row = replace(row, error=_LATE)

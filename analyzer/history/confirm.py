@@ -20,13 +20,12 @@ from ...generator.decomposition.decompose import decompose
 from ...generator.decomposition.generate import generate
 from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.system import probe_system
-from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
+from ...generator.measurement.trial import Contender, Trial, TrialPair, brick_pair, place_of, try_out
 from ...generator.progress import ProgressCallback
 from ...generator.worker.messages import Place
 from ...models import ModelSource
-from ...models.runnable import Runnable
-from ..comparison.difference import Relation, paired
-from ..comparison.gate import alternate, judged
+from ..comparison.difference import Relation
+from ..comparison.gate import alternate, judged, levels_of
 from ..comparison.results import ModelBrick, bricks_of
 from .changes import Track
 from .history import BrickChange, Cause, Change, Confirmation, History, ModelHistory, Standing
@@ -157,26 +156,22 @@ def _bricks(source: ModelSource, folder: Path, places: tuple[Place, Place], plan
     suite = generate([model], out=folder / "suite", settings=plan.cut).suite
     if suite is None or isinstance(model, Failed):
         return ()
-    pairs = []
-    for key in suite.keys:
-        runnable = Runnable(suite.brick_path(key).resolve(), synthetic=True)
-        old, new = (Contender(runnable, place) for place in places)
-        pairs.append(TrialPair(old, new, label=source.name))
+    pairs = [brick_pair(suite.brick_path(key), places, source.name) for key in suite.keys]
     trials = try_out(pairs, visits=plan.visits, processes=plan.processes, progress=plan.progress)
-    errors = [trial for trial in trials if not isinstance(trial, Trial)]
+    errors = [trial for trial in trials if isinstance(trial, DlbricksError)]
     if errors and len(errors) == len(trials):
         raise errors[0]
     bricks = bricks_of(model)
     changes = [
         change
         for key, trial in zip(suite.keys, trials, strict=True)
-        if isinstance(trial, Trial) and (change := _change(bricks[key], trial)) is not None
+        if (change := _change(bricks[key], trial)) is not None
     ]
     return tuple(sorted(changes, key=lambda change: -abs(change.contribution_ms)))
 
 
-def _change(brick: ModelBrick, trial: Trial) -> BrickChange | None:
-    if not trial.measurable:
+def _change(brick: ModelBrick, trial: Trial | DlbricksError) -> BrickChange | None:
+    levels = levels_of(trial)
+    if levels is None:
         return None
-    levels = paired(trial.before_ns, trial.after_ns)
     return BrickChange(brick, levels.before_ms, levels.after_ms, levels.difference.ratio, levels.difference.ci95)

@@ -385,6 +385,8 @@ class _Known:
 
     store: Store
     runs: Mapping[str, Run]
+    order: Mapping[str, int]
+    """Number of every run; the oldest first."""
     stacks: Mapping[str, Stack]
     minimum_effect: float
     since: datetime | None
@@ -434,22 +436,24 @@ def history(
     check_minimum_effect(minimum_effect)
     begin = None if since is None else since.astimezone(UTC)
     decompositions = decomposed(models, Cut(granularity, connected=connected), oracle)
-    common = _Known(store, {run.id: run for run in store.runs()}, store.stacks(), minimum_effect, begin)
+    runs = {run.id: run for run in store.runs()}
+    order = {run: number for number, run in enumerate(runs)}
+    common = _Known(store, runs, order, store.stacks(), minimum_effect, begin)
     keys = {model.source.name: _keys(model, common.runs.values()) for model in decompositions}
     stored = measured_by_track(store, asked(query, fields), {key for files in keys.values() for key in files})
-    order = {run: number for number, run in enumerate(common.runs)}
     rows: list[ModelHistory] = []
     for model in decompositions:
         if isinstance(model, Failed):
             rows.append(ModelHistory(model.source.name, reason=model.reason, error=model.reason))
             continue
         by_track: defaultdict[Track, list[Measurement]] = defaultdict(list)
-        for track, runs in ((track, runs) for key in keys[model.name] for track, runs in stored.get(key, {}).items()):
-            by_track[track] += runs
+        for key in keys[model.name]:
+            for track, measurements in stored.get(key, {}).items():
+                by_track[track] += measurements
         if not by_track:
             rows.append(ModelHistory(model.source.name, reason="nothing is stored"))
-        for track, runs in by_track.items():
-            rows.append(_row(common, model, track, sorted(runs, key=lambda taken: order[taken.run])))
+        for track, measurements in by_track.items():
+            rows.append(_row(common, model, track, sorted(measurements, key=lambda taken: order[taken.run])))
     return History(tuple(rows), minimum_effect, None if begin is None else begin.isoformat())
 
 
@@ -470,8 +474,7 @@ def _row(common: _Known, model: Decomposition, track: Track, measurements: Seque
         *_references(common, track, [point.run for point in points]),
     )
     bricks = _brick_runs(common, track, model) if shifts else {}
-    order = {run: number for number, run in enumerate(common.runs)}  # the oldest first
-    blamed = partial(_blamed, model, bricks, order)
+    blamed = partial(_blamed, model, bricks, common.order)
     changes = [_change(points, witnesses, shift, blamed) for shift in shifts]
     few = f"{len(points)} of the {FEWEST} runs that it takes to find a change" if len(points) < FEWEST else None
     return ModelHistory(

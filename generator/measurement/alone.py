@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from ...bricks.graph.control import write_out
 from ...db.values import Runtime
 from ...errors import BackendError, DlbricksError
 from ...models import ModelSource
-from ..backends.base import Backend
 from ..backends.registry import get
 from ..decomposition.observation import run_as_given
 from ..machine.lock import machine_lock
@@ -132,21 +132,21 @@ def _alone(source: ModelSource, settings: MeasurementSettings, data: Path | None
     options, backend = dict(runtime.options), get(runtime.backend)
     switchable = any(option.name == _ARENA for option in backend.declared(runtime.device))
     if not switchable or options.get(_ARENA) == "off":
-        return Alone(_runtime_bytes(backend), seen, skeleton.weight_bytes)
+        return Alone(_runtime_bytes(backend.command()[0], backend.name), seen, skeleton.weight_bytes)
     bare = Runtime.of(runtime.backend, runtime.device, {**options, _ARENA: "off"})
     without = _occupied(replace(place, runtime=bare), request, timeout_s)
-    return Alone(_runtime_bytes(backend), seen, skeleton.weight_bytes, without)
+    return Alone(_runtime_bytes(backend.command()[0], backend.name), seen, skeleton.weight_bytes, without)
 
 
-def _runtime_bytes(backend: Backend) -> int:
+@cache
+def _runtime_bytes(python: str, module: str) -> int:
     """Return the resident memory of a process that has only imported NumPy and the runtime."""
-    python, *_ = backend.command()
-    code = f"import numpy, {backend.name}; print(open('/proc/self/status').read())"
+    code = f"import numpy, {module}; print(open('/proc/self/status').read())"
     done = subprocess.run([python, "-P", "-c", code], capture_output=True, text=True, check=False)
     sizes = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("VmRSS:")]
     if done.returncode or not sizes:
         said = done.stderr.strip().splitlines()
-        raise BackendError(f"the memory of {backend.name} alone is not known: {said[-1] if said else 'no answer'}")
+        raise BackendError(f"the memory of {module} alone is not known: {said[-1] if said else 'no answer'}")
     return int(sizes[0]) * 1024
 
 

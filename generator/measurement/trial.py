@@ -100,6 +100,20 @@ class TrialPair:
         return max(before, after) if before != after else 0
 
 
+def brick_pair(path: Path, places: tuple[Place, Place], label: str, *, brief: bool = False) -> TrialPair:
+    """Return the pair of one brick at two places.
+
+    Args:
+        path: File of the brick.
+        places: The first and the second place.
+        label: Name for progress reports.
+        brief: As for ``TrialPair``.
+    """
+    runnable = Runnable(path.resolve(), synthetic=True)
+    before, after = (Contender(runnable, place) for place in places)
+    return TrialPair(before, after, label=label, brief=brief)
+
+
 def _cores(place: Place) -> int:
     """Return the number of cores that a place uses at once: threads of each branch, times branches."""
     return place.threads * int(dict(place.runtime.options).get("inter_op", "1"))

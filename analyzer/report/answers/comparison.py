@@ -216,20 +216,12 @@ def _by_layer(row: ModelComparison, most: int | None) -> list[Line]:
     rows = [
         {
             **record_of(layer, fields("gain_ms base_ms other_ms verdict")),
-            **_brick(layer.brick),
+            **brick_cells(layer.brick),
             "within": None if layer.ratio is None else ratio_within(layer.ratio, layer.ratio_ci95),
         }
         for layer in sorted(row.layers, key=lambda layer: -abs(layer.gain_ms))[:most]
     ]
-    columns = [
-        Field("gain_ms", "gain ms", "ms"),
-        Field("occurrences", "x"),
-        Field("base_ms", "base ms", "ms"),
-        Field("other_ms", "other ms", "ms"),
-        Field("within", "ratio"),
-        Field("verdict"),
-        FORM,
-    ]
+    columns = [Field("gain_ms", "gain ms", "ms"), *ON_TWO_SIDES]
     lines: list[Line] = [f"{row.name}, {row.other}: {what}", *table_lines(rows, columns), *unlisted(row.layers, most)]
     lines += [
         f"  not compared: {absent.occurrences} x {'+'.join(absent.operators)} "
@@ -239,7 +231,19 @@ def _by_layer(row: ModelComparison, most: int | None) -> list[Line]:
     return lines
 
 
-def _brick(brick: ModelBrick) -> Row:
+ON_TWO_SIDES = (
+    Field("occurrences", "x"),
+    Field("base_ms", "base ms", "ms"),
+    Field("other_ms", "other ms", "ms"),
+    Field("within", "ratio"),
+    Field("verdict"),
+    FORM,
+)
+"""Columns of a brick on two sides, after what its difference means for the model."""
+
+
+def brick_cells(brick: ModelBrick) -> Row:
+    """Return the cells that say which brick it is, and how often the model has it."""
     return {"occurrences": brick.occurrences, **form_cells(brick.operators, brick.names, brick.form)}
 
 
@@ -374,7 +378,7 @@ def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how
         {
             **record_of(change, fields("contribution_ms before_ms after_ms")),
             "share": change.contribution_ms / total,
-            **_brick(change.brick),
+            **brick_cells(change.brick),
         }
         for change in shown
     ]

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from ....tabular import Field, columns_of
 from ...comparison.runtime_versions import FIELDS
-from ..tables import FORM, MOST, Answer, Line, at_most, form_cells, table_lines, unlisted
+from ..tables import MOST, Answer, Line, at_most, table_lines, unlisted
 from ..units import counted, milliseconds, percent, ratio_within
+from .comparison import ON_TWO_SIDES, brick_cells
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,15 +19,7 @@ if TYPE_CHECKING:
 _REASONS = 5
 """Different reasons why bricks are missing that are listed per model."""
 
-_COLUMNS = [
-    Field("effect_ms", "adds ms", "ms"),
-    Field("occurrences", "x"),
-    Field("base_ms", "base ms", "ms"),
-    Field("other_ms", "other ms", "ms"),
-    Field("within", "ratio"),
-    Field("verdict"),
-    FORM,
-]
+_COLUMNS = (Field("effect_ms", "adds ms", "ms"), *ON_TWO_SIDES)
 
 
 def versions_answer(
@@ -105,10 +98,9 @@ def _cells(brick: BrickVersions) -> dict[str, object]:
     seen = brick.levels.difference
     return {
         "effect_ms": brick.effect_ms,
-        "occurrences": brick.brick.occurrences,
         "base_ms": brick.levels.before_ms,
         "other_ms": brick.levels.after_ms,
         "within": ratio_within(seen.ratio, seen.ci95),
         "verdict": str(brick.verdict),
-        **form_cells(brick.brick.operators, brick.brick.names, brick.brick.form),
+        **brick_cells(brick.brick),
     }
