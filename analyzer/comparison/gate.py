@@ -275,7 +275,7 @@ def judged(trial: Trial, minimum_effect: float) -> tuple[Levels, float, Relation
         trial: Visits of both models by process.
         minimum_effect: Relative difference that matters.
     """
-    if not trial.visits:
+    if not trial.measurable:
         return Levels(math.nan, math.nan, Difference(math.nan, (0.0, math.inf), 1.0)), math.inf, Relation.UNCLEAR
     levels = paired(trial.before_ns, trial.after_ns, looks=_LOOKS)
     count = len(trial.before_ns)

@@ -451,7 +451,7 @@ class _Bench:
 
 
 def _judged(trial: Trial | None, fewest: int) -> Proven | None:
-    if trial is None or len(trial.before_ns) < fewest or not trial.visits:
+    if trial is None or len(trial.before_ns) < fewest or not trial.measurable:
         return None
     levels = paired(trial.before_ns, trial.after_ns, looks=_LOOKS)
     low, high = levels.difference.ci95

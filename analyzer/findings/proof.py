@@ -50,12 +50,14 @@ def _untimed(trial: Trial, tolerance: float, visits: int) -> str | None:
             f"it changes an output by {trial.largest_error:.2g} of its largest value, and {tolerance:g} is what "
             "rounding explains: not timed"
         )
-    return LATE if trial.visits < min(visits, MIN_SAMPLES) else None
+    if trial.visits < min(visits, MIN_SAMPLES):
+        return LATE
+    return None if trial.measurable else "a visit took no time that could be measured"
 
 
 def _loses(trial: Trial, *, least: float) -> bool:
     """Return True if all of the interval saves too little after enough visits: a second process is unnecessary."""
-    if trial.visits < MIN_SAMPLES:
+    if trial.visits < MIN_SAMPLES or not trial.measurable:
         return False
     low, _ = paired(trial.before_ns, trial.after_ns).difference.ci95
     return low > 1 - least

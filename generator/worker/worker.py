@@ -394,7 +394,7 @@ class _WorkerState:
         self._crowded = seen.crowded(self._settings.computing)
         return messages.Timed(
             begun_us,
-            round(elapsed_ns) - seen.stolen_ns(self._settings.computing),
+            seen.left_ns(round(elapsed_ns), self._settings.computing),
             max(before[0], after[0]),
             max(before[1], after[1]),
             seen.cpu_ns,
@@ -485,7 +485,7 @@ class _WorkerState:
                 begin = time.perf_counter_ns()
                 decoder.step()
                 elapsed_ns = time.perf_counter_ns() - begin
-                times_ns.append(elapsed_ns - clock.read().stolen_ns(self._settings.computing))
+                times_ns.append(clock.read().left_ns(elapsed_ns, self._settings.computing))
                 tokens += decoder.choose()
         return messages.Answered(tuple(times_ns), tuple(tokens))
 

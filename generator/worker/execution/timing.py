@@ -130,6 +130,15 @@ class Interruptions:
             return max(0, min(self.wall_ns - self.cpu_ns, waited_ns))
         return min(max(self.waits_ns), round(_MOST_STOLEN * self.wall_ns))
 
+    def left_ns(self, elapsed_ns: int, computing: int) -> int:
+        """Return what a stretch inside this one took without other programs, which may have run beside it as well.
+
+        Args:
+            elapsed_ns: The duration of the stretch inside.
+            computing: As for ``stolen_ns``.
+        """
+        return min(elapsed_ns, self.wall_ns - self.stolen_ns(computing))
+
     def crowded(self, computing: int) -> bool:
         """Return True if several threads compute, and lost more than a small share of the time to other programs."""
         return computing != 1 and self.stolen_ns(computing) > _CROWDED * self.wall_ns

@@ -89,6 +89,19 @@ def test_several_threads_wait_for_the_one_that_waits_for_a_core(waits, stolen):
     assert seen.stolen_ns(0) == 0
 
 
+@pytest.mark.parametrize("computing", [0, 1, 2])
+@given(st.integers(100, 10**9), st.integers(1, 10**9), st.floats(0, 1), st.integers(1, 10**6))
+def test_what_ran_beside_a_stretch_is_not_taken_off_it(computing, elapsed, around, share, cpu):
+    """A program that ran between the clocks' readings would leave a negative time."""
+    wall = elapsed + around
+    stolen = Interruptions(wall, cpu, 2, (round(share * wall),))
+
+    left = stolen.left_ns(elapsed, computing)
+
+    assert 0 < left <= elapsed
+    assert left >= elapsed - stolen.stolen_ns(computing)
+
+
 def test_a_process_that_sleeps_and_computes_is_told_of_both():
     clock = KernelClock()
     time.sleep(0.02)
