@@ -5,8 +5,8 @@ With every sum over the sequences of the model,
 .. math:: measured = bricks - fusion - layout - overhead + cache + unexplained
 
 * *bricks*: the requested sum; along the critical path if the runtime executes branches in parallel.
-* *overhead*: superfluous calls. Each brick's network is called once for all its copies, the model once. Measurements at
-  a reuse distance are free of calls; then one call is added.
+* *overhead*: superfluous calls. A brick that runs alone is called once for all its copies, the model once. Packs are
+  free of calls, and so count predictions; then one call is added.
 * *layout*: changes of memory layout at the edges of bricks, minus the model's own changes at these edges
   (``bricks.cutting.fused.edge_layouts``).
 * *fusion*: savings of fusing operators across the edges of bricks. For each fused window of layers: the latency without
@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ..bricks.cutting.fused import edge_layouts
-from ..bricks.graph.footprint import is_level
+from ..bricks.graph.footprint import has_calls
 from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import LayerSequence
 from ..db import Measurement
@@ -79,8 +79,9 @@ class Total:
 
     @property
     def calls(self) -> float:
-        """Number of calls in the sum: each copy has its share of a call; measurements at a level have none."""
-        return 0.0 if is_level(self.state) else math.fsum(1 / measurement.unroll for measurement in self.members)
+        """Number of calls in the sum: each copy of a brick that ran alone has its share of a call."""
+        alone = (member for member in self.members if member.summary.samples and has_calls(member.conditions.cache))
+        return math.fsum(1 / member.unroll for member in alone)
 
 
 def total_of(

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..bricks.graph.footprint import parse_level
+from ..bricks.graph.footprint import has_calls, parse_level
 from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import Layer, LayerSequence, Role, TensorType
 from ..bricks.operators import PRODUCTS, UNMOVED
@@ -485,7 +485,7 @@ def _overhead_ms(measured: Measurement | None, ceilings: Ceilings, state: str) -
     """Return the cost of an empty brick: a node and its share of a call."""
     if ceilings.node_ms is None or measured is None:
         return None
-    if parse_level(state) is not None:  # measured free of calls
+    if not has_calls(state):
         return ceilings.node_ms
     return ceilings.node_ms + (ceilings.call_ms or 0.0) / measured.unroll
 

@@ -93,6 +93,11 @@ def is_level(name: str) -> bool:
     return parse_level(name) is not None
 
 
+def has_calls(state: str) -> bool:
+    """Return True if bricks in a cache state run alone, each with calls of its own; in packs they have none."""
+    return parse_level(state) in (None, CORE_LEVEL)
+
+
 def _peak(graph: ModelGraph, last: dict[str, int]) -> int:
     """Return the peak bytes of live activations, in file order; ``last`` maps each to its last reader."""
     alive = {value: kind.nbytes for value, kind in graph.inputs.items() if kind is not None and value in last}
