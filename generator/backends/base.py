@@ -339,7 +339,7 @@ class TokenLoop(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Execute once, to the end.
+        """Execute once, to the end; what it reads and writes is bound before.
 
         Raises:
             BackendError: The execution failed.

@@ -27,8 +27,8 @@ class OrtTokenLoop(TokenLoop):
         self._chance = np.random.default_rng(0)
         self._caches: dict[str, ort.OrtValue] = {}
         self._past = 0
+        self._binding = self._session.io_binding()
         self._feeds: dict[str, npt.NDArray[Any]] = {}
-        self._written: list[ort.OrtValue] = []
 
     def begin(self, *, batch: int, past: int, first: int, new: int) -> None:
         """Draw tokens and caches (see ``TokenLoop``)."""
@@ -46,27 +46,15 @@ class OrtTokenLoop(TokenLoop):
         self._read(self._chance.integers(0, decoder.vocabulary, (batch, first)))
 
     def step(self) -> None:
-        """Bind inputs and outputs and execute (see ``TokenLoop``)."""
+        """Execute what is bound (see ``TokenLoop``)."""
         try:
-            binding, decoder = self._session.io_binding(), self._decoder
-            for name, array in self._feeds.items():
-                binding.bind_cpu_input(name, array)
-            for entry in decoder.caches:
-                binding.bind_ortvalue_input(entry.name, self._caches[entry.name])
-            binding.bind_output(decoder.logits)
-            for entry in decoder.caches:
-                if decoder.shared:
-                    binding.bind_ortvalue_output(entry.present, self._caches[entry.name])
-                else:
-                    binding.bind_output(entry.present)
-            self._session.run_with_iobinding(binding)
-            self._written = binding.get_outputs()
+            self._session.run_with_iobinding(self._binding)
         except Exception as error:  # the runtime's exceptions share no base class
             raise WORDING.meaning(error) from error
 
     def choose(self) -> list[int]:
         """Take the tokens with the highest scores as the next ones (see ``TokenLoop``)."""
-        logits, *presents = self._written
+        logits, *presents = self._binding.get_outputs()
         scores = array_of(logits)
         tokens = scores.reshape(scores.shape[0], -1, scores.shape[-1])[:, -1].astype(np.float32).argmax(-1)
         if not self._decoder.shared:
@@ -76,9 +64,23 @@ class OrtTokenLoop(TokenLoop):
 
     def close(self) -> None:
         """Free the session (see ``TokenLoop``)."""
-        self._caches, self._feeds, self._written = {}, {}, []
-        del self._session
+        self._caches, self._feeds = {}, {}
+        del self._binding, self._session
 
     def _read(self, tokens: npt.NDArray[np.int64]) -> None:
-        """Make the inputs of the next execution."""
-        self._feeds, self._past = self._decoder.feeds(tokens, self._past), self._past + tokens.shape[1]
+        """Bind the inputs and outputs of the next execution."""
+        decoder = self._decoder
+        self._binding = self._session.io_binding()
+        self._feeds = decoder.feeds(tokens, self._past)  # the binding reads their memory
+        with WORDING.translating():
+            for name, array in self._feeds.items():
+                self._binding.bind_cpu_input(name, array)
+            for entry in decoder.caches:
+                self._binding.bind_ortvalue_input(entry.name, self._caches[entry.name])
+            self._binding.bind_output(decoder.logits)
+            for entry in decoder.caches:
+                if decoder.shared:
+                    self._binding.bind_ortvalue_output(entry.present, self._caches[entry.name])
+                else:
+                    self._binding.bind_output(entry.present)
+        self._past += tokens.shape[1]
