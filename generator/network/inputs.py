@@ -265,9 +265,19 @@ def _values(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> tuple[Arr
         return np.array(_WORDS, dtype=object), False
     if domain is not None and domain.kind is DomainKind.EXACT:
         return np.array(domain.values or (0,), dtype=np.float64).astype(dtype), True
+    if domain is not None and domain.kind is DomainKind.SPARSE:
+        return _sparse(_pool(dtype, None, seed).astype(dtype), int(domain.low), int(domain.high), seed), True
     if domain is not None and domain.kind is DomainKind.ONES and dtype.kind in "iub":
         return np.ones(1, dtype=dtype), False
     return _pool(dtype, domain, seed).astype(dtype), False
+
+
+def _sparse(pool: Array, count: int, size: int, seed: int) -> Array:
+    """Return zeros, with so many elements of a pool at random places."""
+    values = np.zeros(size, pool.dtype)
+    places = np.random.default_rng([seed, 3]).permutation(size)[:count]
+    values[places] = fill((len(places),), np.where(pool == 0, np.ones_like(pool), pool), offset=0)
+    return values
 
 
 def _pool(dtype: np.dtype[Any], domain: Domain | None, seed: int) -> Array:

@@ -34,9 +34,11 @@ class DomainKind(IntEnum):
     """Integers in [low, high), floats in [low, high]."""
     POSITIVE = 2
     """Positive and away from zero."""
-    MIXED = 3
+    SPARSE = 3
+    """So many elements are not zero, at random places."""
+    MIXED = 4
     """Booleans: both."""
-    ONES = 4
+    ONES = 5
     """A mask that masks nothing, a harmless integer."""
 
 
@@ -47,8 +49,8 @@ class Domain:
     Attributes:
         kind: Decides the fields that count.
         values: For ``EXACT``: flattened; repeated if the input has more elements.
-        low: For ``RANGE``.
-        high: For ``RANGE``.
+        low: For ``RANGE``; for ``SPARSE`` how many are not zero.
+        high: For ``RANGE``; for ``SPARSE`` the number of elements.
     """
 
     kind: DomainKind
@@ -249,6 +251,27 @@ def _changed_axes(site: Site) -> Domain | None:
     return exact(*gone[:axis_count])
 
 
+def _as_many(site: Site) -> Domain | None:
+    """As many elements that are not zero as the output has: their number decides the time of the operator."""
+    elements, found = site.input(site.slot), site.output()
+    if elements is None or not found:
+        return MIXED if site.node.op_type == "Compress" else None
+    axis = site.attribute("axis", 0) if site.node.op_type == "Compress" else -1
+    return Domain(DomainKind.SPARSE, low=found[axis], high=math.prod(elements))
+
+
+def _most_boxes(site: Site) -> Domain:
+    """As many boxes of each class as the output has on average."""
+    scores, found = site.input(1), site.output()
+    return exact(max(1, math.ceil(found[0] / math.prod(scores[:2]))) if scores and found and all(scores) else 3)
+
+
+def _distinct(site: Site) -> Domain | None:
+    """Return a range of as many integers as the output has."""
+    found = site.output()
+    return between(0, found[site.attribute("axis", 0)]) if found else None
+
+
 def _range(site: Site) -> Domain | None:
     shape = site.output()
     if shape is None:
@@ -375,8 +398,8 @@ _RULES: dict[str, dict[int, Rule]] = {
     **_STRUCTURE,
     # control
     "If": {0: _TRUE}, "Equal": {0: _compared, 1: _compared}, "Loop": {0: _trip_count, 1: _TRUE},
-    "Where": {0: _always(MIXED)}, "Compress": {1: _always(MIXED)},
-    "NonMaxSuppression": {0: _UNIT, 2: _always(exact(3)), 3: _always(exact(0.5)), 4: _ZERO},
+    "Where": {0: _always(MIXED)}, "Compress": {1: _as_many}, "NonZero": {0: _as_many}, "Unique": {0: _distinct},
+    "NonMaxSuppression": {0: _UNIT, 2: _most_boxes, 3: _always(exact(0.5)), 4: _ZERO},
     "Dropout": {1: _always(exact(0.5)), 2: _ZERO}, "RNN": {4: _sequence_length}, "GRU": {4: _sequence_length},
     "LSTM": {4: _sequence_length}, "ReverseSequence": {1: _sequence_length},
     "Attention": {3: lambda site: _mask(0)(site) if site.node.domain else None}, "MultiHeadAttention": {4: _mask(1)},

@@ -3,11 +3,12 @@
 *Producers* write the inputs of a brick just before it runs, like the previous layer in a model. *Consumers* read only
 the shape of its outputs, so that their memory is free again. Producers only write: they expand a scalar, or one matrix
 for masked scores. A producer that copied an input would read memory that a model does not read, and an Identity is not
-executed at all. Layout changes at the edges of a brick stand apart from it, as a network of their own: beside it, what
-they read and write would evict the brick's own data, which a model finds in the caches. With several threads, producers
-add two vectors along different axes. All threads share this work as they share the layers of a model, so that each core
-reads partly its own results. Between two visits of a weight all other bricks run, as in a model. The network runs
-without optimisation, which would fold consumers and merge producers.
+executed at all. Inputs are copied all the same where their values decide a time (TopK, NonMaxSuppression). Layout
+changes at the edges of a brick stand apart from it, as a network of their own: beside it, what they read and write
+would evict the brick's own data, which a model finds in the caches. With several threads, producers add two vectors
+along different axes. All threads share this work as they share the layers of a model, so that each core reads partly
+its own results. Between two visits of a weight all other bricks run, as in a model. The network runs without
+optimisation, which would fold consumers and merge producers.
 
 ``merge`` and ``split`` let a runtime optimise many bricks in one session: as parts of one network that share nothing.
 """
@@ -27,6 +28,7 @@ from onnx import helper, numpy_helper
 
 from ...bricks.canonical import ANY, versions_around
 from ...bricks.graph.boundary import BOTH, GIVEN, KEPT, LARGE_BYTES
+from ...bricks.operators import Trait, having
 from ...errors import BackendError
 from ...models.skeleton import hide_future, hides_future
 from ...models.subgraphs import all_nodes, plain_domain, reads
@@ -199,11 +201,14 @@ def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
         for copy in range(member.copies):
             for network, mark, owners in zip(member.networks, ("", "edges/"), (nodes, uncounted), strict=False):
                 prefix = f"{index}.{copy}/{mark}"
+                valued = not having(Trait.VALUED).isdisjoint(
+                    node.op_type for node in all_nodes(network.brick.graph.node)
+                )
                 for name, array in network.feeds.items():
                     if name in member.given:
                         builder.feed(prefix + name, array.copy())  # each copy of a brick reads memory of its own
                     else:
-                        builder.produce(prefix + name, array)
+                        builder.produce(prefix + name, array, valued=valued)
                 owners.update(dict.fromkeys(builder.splice(network, prefix, copy=copy), index))
                 for value in network.outputs:
                     if value in member.kept:
@@ -394,11 +399,20 @@ class _PackBuilder:
         self._model.graph.input.append(helper.make_tensor_value_info(name, element, array.shape))
         self._feeds[name] = array
 
-    def produce(self, name: str, array: Array) -> None:
-        """Add a producer that writes a value just before it is read; an input if no single value is legal for all."""
+    def produce(self, name: str, array: Array, *, valued: bool) -> None:
+        """Add a producer that writes a value just before it is read; an input if no single value is legal for all.
+
+        Args:
+            name: Name of the value.
+            array: A legal value.
+            valued: True to write exactly this one, since time depends on it.
+        """
         value = _common_value(array)
         if value is None:
             self.feed(name, array)
+            return
+        if valued:
+            self._expand(name, f"{name}:own", array, array.shape)
             return
         if hides_future(array):
             value = np.full(array.shape[-2:], value)
@@ -469,6 +483,11 @@ class _PackBuilder:
             as_is=True,
             shared=shared_buffers(self._model.graph),
         )
+
+
+def _is_valued(network: Network) -> bool:
+    """Return True if the time of a brick depends on the values of its inputs."""
+    return not having(Trait.VALUED).isdisjoint(node.op_type for node in all_nodes(network.brick.graph.node))
 
 
 def _common_value(array: Array) -> Array | None:

@@ -96,6 +96,31 @@ def test_conditions_are_mixed(skeleton_of):
     assert 20 < array.sum() < 80
 
 
+@pytest.mark.parametrize(
+    ("graph", "dtype", "shape"),
+    [
+        ("(bool[8,50] x0) => (int64[2,31] v0) {v0 = NonZero(x0)}", "bool", (8, 50)),
+        ("(float[8,50] x0) => (int64[2,31] v0) {v0 = NonZero(x0)}", "float", (8, 50)),
+        ("(int64[8,50] x0) => (int64[2,31] v1) {v0 = Cast<to=9>(x0) v1 = NonZero(v0)}", "int64", (8, 50)),
+        ("(bool[400] x0, float[400,3] w0) => (float[31,3] v0) {v0 = Compress<axis=0>(w0, x0)}", "bool", (400,)),
+        ("(bool[1200] x0, float[400,3] w0) => (float[31] v0) {v0 = Compress(w0, x0)}", "bool", (1200,)),
+    ],
+)
+def test_as_many_elements_are_not_zero_as_are_found(skeleton_of, graph, dtype, shape):
+    array = inputs(skeleton_of, graph, [("x0", dtype, shape)])["x0"]
+
+    assert np.count_nonzero(array) == 31
+    assert np.flatnonzero(array).max() > array.size // 2  # at random places
+
+
+def test_selections_keep_as_much_as_they_are_declared_to_find(skeleton_of):
+    unique = "(int64[900] x0) => (int64[20] v0) {v0 = Unique(x0)}"
+    boxes = "(float[2,99,4] x0, float[2,5,99] x1, int64 x2) => (int64[64,3] v0) {v0 = NonMaxSuppression(x0, x1, x2)}"
+
+    assert len(np.unique(inputs(skeleton_of, unique, [("x0", "int64", (900,))])["x0"])) == 20
+    assert inputs(skeleton_of, boxes, [("x2", "int64", ())])["x2"] == 7
+
+
 def test_a_denominator_behind_an_addition_is_positive(skeleton_of):
     graph = "(float[900] x0, float[900] x1) => (float[900] v1) <float c0 = {0.001}> {v0 = Add(x0, c0) v1 = Div(x1, v0)}"
 

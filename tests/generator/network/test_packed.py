@@ -181,6 +181,17 @@ def test_integers_that_differ_are_fed_and_numbers_are_written(skeleton_of):
     assert [node.output[0] for node in producers] == ["0.0/x"]
 
 
+def test_what_decides_the_time_of_a_selection_is_written_as_it_is(skeleton_of):
+    network = synthetic_network(
+        skeleton_of("(float[9,40] x) => (float[9,5] y, int64[9,5] i) <int64[1] k = {5}> {y, i = TopK(x, k)}")
+    )
+
+    packed = pack([PackedBrick(network)])
+
+    assert np.unique(network.feeds["x"]).size > 300
+    np.testing.assert_array_equal(by_name(showing(packed, "0.0/x"))["0.0/x"], network.feeds["x"])
+
+
 def at_opset(graph: str, version: int) -> Network:
     return synthetic_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {version}]> g {graph}'))
 
