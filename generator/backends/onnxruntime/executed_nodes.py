@@ -41,7 +41,7 @@ from onnx import external_data_helper, helper, numpy_helper
 from ....bricks.graph.model_graph import Layouts
 from ....bricks.layer import ELEMENT_BITS
 from ....errors import BackendError
-from ....models.subgraphs import all_graphs, rename
+from ....models.subgraphs import all_graphs, all_nodes, rename
 from ...network.network import Network, array_type
 from ..base import ExecutedGraph, OptimiserTraits, ValueType, node_name
 from .session import Provider, created, save_graph, value_of
@@ -78,14 +78,18 @@ def channels_last_values(nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
 
     Quantised convolutions do (QLinearConv), and poolings between them (NhwcMaxPool).
     """
-    return frozenset(
-        value
-        for node in nodes
-        if node.op_type.startswith(TRAITS.layouts.prefixes)
-        or any(attribute.name in TRAITS.layouts.flags and attribute.i for attribute in node.attribute)
-        for value in (*node.input, *node.output)
-        if value
-    )
+    return frozenset(value for node in nodes if _is_marked(node) for value in (*node.input, *node.output) if value)
+
+
+def _is_marked(node: onnx.NodeProto) -> bool:
+    """Return True for an operator whose name or attribute says that it has channels last."""
+    flagged = any(attribute.name in TRAITS.layouts.flags and attribute.i for attribute in node.attribute)
+    return flagged or node.op_type.startswith(TRAITS.layouts.prefixes)
+
+
+def _has_layouts(model: onnx.ModelProto) -> bool:
+    """Return True if a graph has operators in a layout of the runtime; values of others keep the source's names."""
+    return any(node.domain in TRAITS.layouts.domains or _is_marked(node) for node in all_nodes(model.graph.node))
 
 
 Array = npt.NDArray[np.generic]
@@ -228,7 +232,7 @@ def executed_graph(
         types = _types(model, inputs, json.loads(Path(session.end_profiling()).read_bytes()))
         del binding, session
         stages = []
-        if level in _LAYOUTS:
+        if level in _LAYOUTS and _has_layouts(model):
             options = make_options()
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
             stages.append(_created(named, options, folder / f"{_BEFORE_LAYOUT}.onnx", providers)[2])
