@@ -24,7 +24,6 @@ from .estimation.learning import Gaps, learn
 from .estimation.reading import evidence_under, missing
 from .findings.analyses.runtime_settings import DENORMALS
 from .findings.finding import Finding
-from .findings.kept_findings import KeptFindings, keep_findings, kept_findings
 from .measuring import MeasuringPlan, measure_missing, with_ceilings
 from .report.page.page import render_page
 from .report.reported import Report
@@ -33,10 +32,6 @@ from .setups import Setup, choice_here, cut_of, evidence_here, notes_of, set_up,
 
 if TYPE_CHECKING:
     from ..generator.progress import ProgressCallback
-
-
-ALL_REMEDIES = ("every remedy",)
-"""What was not tried of a model that was analysed without proofs."""
 
 
 def report(
@@ -67,7 +62,8 @@ def report(
         budget_s: Total time, instead of ``visits``. It also ends analyses and proofs; the page has the results until
             then.
         suite: Folder for the bricks; None: a temporary one.
-        prove: Try the remedies, if there is time and ``measure`` is true. Proven findings are not tried again.
+        prove: Try the remedies, if there is time and ``measure`` is true. What the database has proofs of is not tried
+            again.
         write: Folder for improved models with a proven saving.
         interpolate: Interpolate missing bricks between sizes of a model, as ``estimate_between``.
         progress: Called between requests to the worker.
@@ -176,30 +172,23 @@ def _analysed_model(
     prove: bool,
 ) -> tuple[Section, list[str]]:
     """Return one analysed model, and what was left out with the reasons."""
-    unasked: list[str] = []
-    late, known = time.monotonic() >= plan.until, kept_findings(truth)
-    wanted = known is None or (prove and (write is not None or bool(known.untried)))
-    if known is None and late:
-        unasked.append(f"{entry.name} was not analysed: the time was up")
-    elif wanted and not late:
-        from .findings.analyze import analyze  # the findings of most models are kept
+    from .findings.analyze import analyze  # what it needs is much, and many models have nothing to analyse
 
-        conditions = asdict(replace(truth.conditions, cache=entry.place.cache or ""))
-        (row,) = analyze(
-            [entry if _shows_execution(entry) else entry.model.source],
-            store=plan.store, query=Query(truth.system, truth.stack, **conditions), prove=prove, until=plan.until,
-            write=Path(write) if prove and write is not None else None, progress=plan.progress,
-        ).rows  # fmt: skip
-        if row.error is not None:
-            unasked.append(f"{row.name} was not analysed: {row.error}")
-        else:
-            names = tuple(reason.partition(": ")[0] for reason in row.unasked)
-            known = KeptFindings(row.findings, names if prove else ALL_REMEDIES)
-            unasked += [f"{row.name}: {reason}" for reason in row.unasked]
-            keep_findings(truth, known)
-    if known is None:
-        return Section(entry), unasked
-    return Section(_with_denormals(entry, known.findings), known.findings, known.untried), unasked
+    late = time.monotonic() >= plan.until
+    conditions = asdict(replace(truth.conditions, cache=entry.place.cache or ""))
+    (row,) = analyze(
+        [entry if _shows_execution(entry) else entry.model.source],
+        store=plan.store, query=Query(truth.system, truth.stack, **conditions), prove=prove and not late,
+        again=write is not None, until=plan.until, write=Path(write) if prove and write is not None else None,
+        progress=plan.progress,
+    ).rows  # fmt: skip
+    if row.error is not None:
+        return Section(entry), [f"{row.name} was not analysed: {row.error}"]
+    if late:
+        proven = Section(_with_denormals(entry, row.findings), row.findings or None, row.untried)
+        return proven, [f"{row.name} was not analysed: the time was up"]
+    unasked = [f"{row.name}: {reason}" for reason in row.unasked] if prove else []
+    return Section(_with_denormals(entry, row.findings), row.findings, row.untried), unasked
 
 
 def _with_denormals(entry: Estimate, findings: Sequence[Finding]) -> Estimate:

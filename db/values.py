@@ -44,6 +44,9 @@ PARTS = (INNER, HOST)
 PROFILED_CACHE = "hot"
 """Cache state of recorded kernels, which do not depend on caches."""
 
+TRIED_CACHE = "hot"
+"""Cache state of trials of remedies: a model and its changed form alternate, for any cache state of their bricks."""
+
 _SMALL_LAST_LEVEL = 64 << 20
 """A last-level cache up to this size is evicted completely; larger ones are shared by many cores (``Evictor``)."""
 
@@ -421,6 +424,23 @@ class KernelView:
     wall_ns: int
     executions: int
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """What trials of remedies showed of a model under one combination.
+
+    Attributes:
+        contents: Digest of the model's file, since a proof holds for its weights too.
+        form: Version of the analyses and of the form of ``findings``.
+        findings: The tried findings, as JSON.
+        untried: Names of what was not tried.
+    """
+
+    contents: str
+    form: int
+    findings: tuple[Mapping[str, Any], ...]
+    untried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from ...tabular import Row
 from .analysed_model import AnalysedModel, Node, Spent
 
+LATE = "the time was up"
+"""Why a remedy was not tried, or not often enough."""
+
+MANUAL = "nothing here applies this remedy by itself"
+"""Why a remedy for people is not tried."""
+
 
 @dataclass(frozen=True, slots=True)
 class Remedy:

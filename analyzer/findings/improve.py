@@ -8,7 +8,6 @@ rest is timed again.
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 import shlex
 import tempfile
@@ -20,10 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
+from ...bricks.decomposition import Failed
 from ...bricks.graph.control import write_out
+from ...db import Store
 from ...db.values import Runtime
 from ...errors import ModelError, WorkerError
 from ...generator.backends.custom_ops import CUSTOM_OPS, asked, files_of
+from ...generator.decomposition.cut import Cut
+from ...generator.decomposition.decompose import decompose
 from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.cores import physical_cores
 from ...generator.machine.lock import machine_lock
@@ -36,8 +39,10 @@ from ..comparison.difference import FEWEST_PROCESSES, paired
 from ..rewriting.copies import CopiedOutput
 from ..rewriting.process import Searching
 from ..rewriting.search import Found, SearchRequest, Step, shorter_path, step_path
+from ..setups import Setup, choice_here, settled
 from ..shell import model_words
-from .finding import Finding, Proof, Remedy
+from .finding import LATE, Finding, Proof, Remedy
+from .stored_proofs import store_improvement
 
 _SEARCHED, _LEAST_SEARCHED, _LOOKED, _FIRST = 0.5, 0.2, 0.1, 0.6
 """Shares of the budget for the search, at most and at least, and for settings; share of the rest for the first
@@ -253,6 +258,7 @@ def improve(
     noise_ok: bool = False,
     data: Sequence[Path] = (),
     settings: bool = True,
+    store: Store | None = None,
     progress: ProgressCallback | None = None,
 ) -> Improvement:
     """Write a faster file of a model that computes the same for every input, if its saving is proven too.
@@ -266,12 +272,14 @@ def improve(
             output's largest value.
         data: npz files with an array for each input: outputs are compared on them, and the first is timed.
         settings: Also try settings of the runtime, such as denormal numbers as zero.
+        store: Database that keeps the result for ``analyze`` and ``report``; not with ``noise_ok`` or ``data``.
         progress: Called between visits of the proof.
 
     Raises:
         BackendError: The runtime cannot run the model.
         MachineBusy: Another process is measuring.
         ModelError: The file is not a model, or cannot be written.
+        StoreError: The database cannot be written.
         UsageError: A file of data does not fit the model, or ``output`` is the model.
 
     Example:
@@ -309,13 +317,25 @@ def improve(
         path = None
         if outcome.model is not None and output is not None:
             path = _written(outcome.model, output)
-    return Improvement(
+    improvement = Improvement(
         source.name, path, outcome.proof, outcome.changes, outcome.unproven, result.rejected, result.untried,
         _rest(source, output, budget_s, threads, data) if result.untried else "",
         max((step.error for step in result.steps), default=0.0), result.noise, result.tolerance, result.dynamic,
         result.shapes, result.hostile, len(data), number, time.monotonic() - begun, result.proving_s,
         result.copies, copies_proof, interrupted,
     )  # fmt: skip
+    if store is not None and interrupted is None and not (noise_ok or data):
+        _store(improvement, source, store)
+    return improvement
+
+
+def _store(improvement: Improvement, source: ModelSource, store: Store) -> None:
+    (model,) = decompose([source], Cut(1))
+    if isinstance(model, Failed):
+        return  # its graph has no key, and no other command can analyse it
+    choice = choice_here(settled(Setup(backend="onnxruntime", threads=improvement.threads, options=asked())))
+    proven, vain = _findings_of(improvement, source, None)
+    store_improvement(store, source, model.own.key, choice, proven, vain=vain)
 
 
 def _written(model: Path, output: Path) -> Path:
@@ -557,35 +577,43 @@ def rewrite_findings(
     """
     target = None if write is None else write / f"{_WORDS.sub('_', source.name)}-improved.onnx"
     improvement = improve(source, target, budget_s=budget_s, threads=threads, progress=progress)
+    return _findings_of(improvement, source, latency_ms)
+
+
+def _findings_of(
+    improvement: Improvement, source: ModelSource, latency_ms: float | None
+) -> tuple[list[Finding], list[Finding]]:
+    """Return proven changes as findings, and those without a proven saving."""
     whole = None if improvement.proof is None else (improvement.proof.saving, *improvement.proof.ci95)
-    latency = latency_ms or (math.nan if improvement.proof is None else improvement.proof.before_ms)
     code = shlex.join(["dlbricks", "improve", *model_words(source), "-o", "improved.onnx"])
 
     def finding(change: ProvenChange, *, proven: bool) -> Finding:
         engine, _, what = change.kind.partition(": ")
-        seen = change.proof or Proven(latency, latency, 0.0, (0.0, 0.0))
-        saving, low, high = (latency * share for share in (seen.saving, *seen.ci95))
-        proof = Proof(
-            seen.before_ms, seen.after_ms, seen.saving * seen.before_ms,
-            (seen.ci95[0] * seen.before_ms, seen.ci95[1] * seen.before_ms), improvement.largest_error,
-            None if improvement.path is None else str(improvement.path), whole if proven else None,
-        )  # fmt: skip
         title, remedy = f"{what}, {change.places} x", Remedy("improve", "Use the improved file.", {}, code)
         if change.reason == "setting":
             engine, title = "denormals" if what == _DENORMALS else "options", what
             remedy = Remedy("session_option", f"Set {what} in your program.", *SETTINGS[what])
+        evidence, seen = (change.note,) if change.note else (), change.proof
+        if seen is None:
+            return Finding(engine, title, remedy, evidence, change.layers, unproven=LATE)
+        latency = latency_ms or seen.before_ms
+        low, high = seen.ci95
+        proof = Proof(
+            seen.before_ms, seen.after_ms, seen.saving * seen.before_ms,
+            (low * seen.before_ms, high * seen.before_ms), improvement.largest_error,
+            None if improvement.path is None else str(improvement.path), whole if proven else None,
+        )  # fmt: skip
         return Finding(
-            kind=engine,
-            title=title,
-            layers=change.layers,
+            engine,
+            title,
+            remedy,
+            evidence,
+            change.layers,
             current_ms=latency,
-            achievable_ms=latency - saving,
-            saving_ms=saving,
-            ci95_ms=(low, high),
+            achievable_ms=latency * (1 - seen.saving),
+            saving_ms=latency * seen.saving,
+            ci95_ms=(latency * low, latency * high),
             share=seen.saving,
-            evidence=(change.note,) if change.note else (),
-            keys=(),
-            remedy=remedy,
             proof=proof,
             unproven=None if proven else "tried: no saving is proven",
         )

@@ -21,10 +21,7 @@ from ...generator.network.export import as_file
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
 from ..comparison.difference import paired
-from .finding import Finding, Proof, Remedy
-
-LATE = "the time was up"
-"""Why a remedy was not tried, or not often enough."""
+from .finding import LATE, MANUAL, Finding, Proof, Remedy
 
 _SAME = 1e-5
 """Allowed difference of an output for another number of threads or another order of execution."""
@@ -76,6 +73,7 @@ class Proving:
         until: Time on the monotonic clock at which trying ends.
         progress: Called between visits.
         minimum_share: Share of the model's latency that a finding saves at least.
+        again: Try again what the database has results of; False: only if something was not tried.
     """
 
     write: Path | None = None
@@ -84,6 +82,7 @@ class Proving:
     until: float = math.inf
     progress: ProgressCallback | None = None
     minimum_share: float = 0.01
+    again: bool = True
 
 
 class Workbench:
@@ -195,7 +194,7 @@ class Workbench:
         if time.monotonic() >= self._how.until:
             return LATE
         if finding.remedy.action == "manual":
-            return "nothing here applies this remedy by itself"
+            return MANUAL
         return self._changed(finding.remedy)
 
     def _judged(self, trial: Trial | DlbricksError, tolerance: float, least: float) -> tuple[Proof | None, str | None]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ....tabular import Field, Row, fields, record_of
+from ...findings.finding import MANUAL
 from ...shell import shell_command
 from ..tables import MOST, Answer
 from ..units import counted, inferences, milliseconds, percent
@@ -176,7 +177,7 @@ def _explained(finding: Finding) -> Iterator[str]:
         yield f"    outputs differ by {proof.largest_error:.1g} of their largest value"
         if finding.proof.artefact is not None:
             yield f"    written: {finding.proof.artefact}"
-    elif finding.unproven is not None:
+    elif finding.unproven not in {None, MANUAL}:
         yield f"    not proven: {finding.unproven}"
     else:
         yield from (f"    {line}" for line in finding.remedy.code.splitlines())

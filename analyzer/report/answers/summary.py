@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ....constructor.remedies import Task, TaskKind
 from ....models.source import file_bytes
+from ...findings.finding import MANUAL
 from ...limits import Figure
 from ...setups import notes_of
 from ...shell import shell_command
@@ -109,7 +110,8 @@ def _untried(section: Section) -> str:
     source = section.estimate.model.source
     if section.findings is None:
         return f"every remedy; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"
-    waiting = [f"{counted(count, 'finding')}"] if (count := len(section.predicted) + len(section.at_most)) else []
+    open_ones = [finding for _, finding in (*section.predicted, *section.at_most) if finding.unproven != MANUAL]
+    waiting = [counted(len(open_ones), "finding")] if open_ones else []
     waiting += section.untried
     parts = [f"{', '.join(waiting)}; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"] if waiting else []
     model = source.zoo or str(source.path)
