@@ -18,6 +18,7 @@ from ..constructor.evidence import Evidence
 from ..constructor.result import Estimate
 from ..db import Measurement, Store
 from ..generator.decomposition.decompose import decompose, readable
+from ..generator.machine.lock import work_clock
 from ..models import ModelSource
 from .estimation.estimate import estimate, estimates_between, estimates_in
 from .estimation.learning import Gaps, learn
@@ -59,8 +60,8 @@ def report(
         setup: How to measure; by default as ``set_up``.
         measure: Decompose and measure missing models; False: use only stored measurements.
         visits: Number of visits of each brick and model.
-        budget_s: Total time, instead of ``visits``. It also ends analyses and proofs; the page has the results until
-            then.
+        budget_s: Total time of work, instead of ``visits``; waiting for another process is none. It also ends analyses
+            and proofs; the page has the results until then.
         suite: Folder for the bricks; None: a temporary one.
         prove: Try the remedies, if there is time and ``measure`` is true. What the database has proofs of is not tried
             again.
@@ -82,7 +83,7 @@ def report(
         ...     made = report(find_models(["squeezenet"]), store=store, out="report.html")
     """
     begun = time.monotonic()
-    until = math.inf if budget_s is None else begun + budget_s
+    until = math.inf if budget_s is None else work_clock() + budget_s
     how = settled(setup or set_up()) if measure else setup or set_up()
     plan = MeasuringPlan(store, how, visits, budget_s, until, progress)
     generated, measured = None, None
@@ -174,7 +175,7 @@ def _analysed_model(
     """Return one analysed model, and what was left out with the reasons."""
     from .findings.analyze import analyze  # what it needs is much, and many models have nothing to analyse
 
-    late = time.monotonic() >= plan.until
+    late = work_clock() >= plan.until
     conditions = asdict(replace(truth.conditions, cache=entry.place.cache or ""))
     (row,) = analyze(
         [entry if _shows_execution(entry) else entry.model.source],

@@ -22,6 +22,7 @@ from ...db.values import NATIVE
 from ...errors import DlbricksError, MachineBusy, UsageError, unforeseen
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import Model, decompose, source_of
+from ...generator.machine.lock import work_clock
 from ...generator.machine.system import probe_system
 from ...generator.progress import Progress, ProgressCallback, Stage
 from ...tabular import Records, Row, Tabular, fields, record_of
@@ -230,7 +231,7 @@ def analyze(
         write: Folder for improved model files with a proven saving; needs ``prove``.
         visits: Visits of each side in one proof.
         processes: Fresh workers of one proof.
-        until: End of analyses and proofs on the monotonic clock; the answer contains the findings so far.
+        until: End of analyses and proofs on the ``work_clock``; the answer contains the findings so far.
         oracle: Finds shapes that inference does not.
         progress: Called between visits.
         **fields: Fields of a ``Query``; they replace fields of ``query``.
@@ -316,7 +317,7 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
             elapsed_s = time.monotonic() - begun
             label = f"{estimate.name}: {analysis.name.replace('_', ' ')}"
             progress(Progress(Stage.ANALYSE, done, len(ANALYSES), label, elapsed_s))
-        if time.monotonic() >= how.until:
+        if work_clock() >= how.until:
             late.append(analysis.name)
             continue
         try:
@@ -386,7 +387,7 @@ def _proven(
             assert subject.choice is not None  # noqa: S101  # the caller set it
             workbench = Workbench(subject.source, subject.choice, folder, how, latency_ms=subject.latency_ms)
             new = workbench.attempt(first, least=how.minimum_share) if first else []
-            late += [REWRITES] if time.monotonic() >= how.until else []
+            late += [REWRITES] if work_clock() >= how.until else []
             rewrites = _rewrites(subject, how, known)
             findings = workbench.prove(_sorted(findings))
             kinds = {finding.kind for finding in rewrites if finding.unproven is None}
@@ -420,7 +421,7 @@ def _rewrites(subject: AnalysedModel, proving: Proving, known: Tried | None) -> 
         return stored
     assert subject.choice is not None  # noqa: S101  # the caller set it
     stack, conditions = subject.choice.stack, subject.choice.conditions
-    left_s = min(_REWRITES_S, proving.until - time.monotonic())
+    left_s = min(_REWRITES_S, proving.until - work_clock())
     plain = (stack.backend, stack.device) == ("onnxruntime", "cpu") and conditions.dtype in {NATIVE, "float32"}
     if not plain or left_s <= 0:
         return stored

@@ -11,7 +11,6 @@ import contextlib
 import re
 import shlex
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -29,7 +28,7 @@ from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import decompose
 from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.cores import physical_cores
-from ...generator.machine.lock import machine_lock
+from ...generator.machine.lock import machine_lock, work_clock
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from ...generator.network.export import as_file, refuse_itself, write_file
 from ...generator.progress import ProgressCallback
@@ -160,7 +159,7 @@ class Improvement(Tabular):
         hostile: Number of inputs of the kind that guards exist for at which they were compared.
         data: Number of the user's own inputs at which they were compared; the first is timed.
         threads: Threads of the runtime.
-        wall_s: Seconds it took.
+        wall_s: Seconds it took, without waiting for another process.
         proving_s: Seconds of these for the proofs that rewrites hold for every input.
         copies: Outputs that are copies of inputs. The file keeps them, since callers read them.
         copies_proof: Saving of a file without them; None if they are small or the time was up.
@@ -287,7 +286,7 @@ def improve(
         >>> improve(source, Path("faster.onnx")).proof.saving  # doctest: +SKIP
         0.21
     """
-    begun = time.monotonic()
+    begun = work_clock()
     if output is not None:
         refuse_itself(source, output)
     number = threads or len(physical_cores())
@@ -321,7 +320,7 @@ def improve(
         source.name, path, outcome.proof, outcome.changes, outcome.unproven, result.rejected, result.untried,
         _rest(source, output, budget_s, threads, data) if result.untried else "",
         max((step.error for step in result.steps), default=0.0), result.noise, result.tolerance, result.dynamic,
-        result.shapes, result.hostile, len(data), number, time.monotonic() - begun, result.proving_s,
+        result.shapes, result.hostile, len(data), number, work_clock() - begun, result.proving_s,
         result.copies, copies_proof, interrupted,
     )  # fmt: skip
     if store is not None and interrupted is None and not (noise_ok or data):
@@ -379,7 +378,7 @@ class _Bench:
     Args:
         source: The model as a file.
         request: The search: its folder, its threads, the user's own inputs.
-        until: When to stop, on the monotonic clock.
+        until: When to stop, on the ``work_clock``.
         progress: Called between visits.
     """
 
@@ -397,7 +396,7 @@ class _Bench:
     @property
     def left_s(self) -> float:
         """Seconds until the end."""
-        return self._until - time.monotonic()
+        return self._until - work_clock()
 
     def step(self, number: int, options: Mapping[str, str], *, without: Sequence[int] = ()) -> _Side:
         """Return the model after so many steps."""
@@ -422,7 +421,7 @@ class _Bench:
             if visits >= _FEW_VISITS:
                 break
         total_visits = max(visits, _FEW_VISITS) * processes
-        until = time.monotonic() + _PATIENCE * max(time_s, self.proof_s(len(pairs)))
+        until = work_clock() + _PATIENCE * max(time_s, self.proof_s(len(pairs)))
         return [_judged(trial, FEWEST_PROCESSES) for trial in self._trials(pairs, total_visits, processes, until)]
 
     def promising(self, settings: Mapping[str, tuple[Mapping[str, str], str]], share: float) -> list[str]:
@@ -430,18 +429,18 @@ class _Bench:
 
         The first is always tried, the others while there is time.
         """
-        until, faster = time.monotonic() + share * self.left_s, list[str]()
+        until, faster = work_clock() + share * self.left_s, list[str]()
         for name, (options, _) in settings.items():
-            begun = time.monotonic()
+            begun = work_clock()
             pair = self.original, _Side(self.original.path, options)
             (trial,) = self._trials([pair], _QUICK_VISITS, 1, max(until, begun + _LEAST_LOOK_S))
             if trial is not None and trial.visits:
                 taken = np.concatenate([*trial.before_ns, *trial.after_ns]) / _NS_PER_S
                 self._visit_s = max(float(np.median(taken)), _LEAST_VISIT_S)
-                self._load_s = max(time.monotonic() - begun - float(taken.sum()), 0.0) / 2
+                self._load_s = max(work_clock() - begun - float(taken.sum()), 0.0) / 2
                 proof = _judged(trial, 1)
                 faster += [name] if proof is not None and proof.saving > _PROMISING else []
-            if 2 * time.monotonic() - begun > until:
+            if 2 * work_clock() - begun > until:
                 break
         return faster
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +14,7 @@ from ...db.samples.statistics import MIN_SAMPLES
 from ...db.values import Runtime
 from ...errors import DlbricksError, unforeseen
 from ...generator.decomposition.observation import run_as_given
+from ...generator.machine.lock import work_clock
 from ...generator.measurement.agreement import TOLERANCES
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from ...generator.network.export import as_file
@@ -70,7 +70,7 @@ class Proving:
         write: Folder for improved files that save something; None to keep none.
         visits: Number of visits of each side in one trial.
         processes: Number of fresh workers of one trial.
-        until: Time on the monotonic clock at which trying ends.
+        until: Time on the ``work_clock`` at which trying ends.
         progress: Called between visits.
         minimum_share: Share of the model's latency that a finding saves at least.
         again: Try again what the database has results of; False: only if something was not tried.
@@ -191,7 +191,7 @@ class Workbench:
 
     def _changeable(self, finding: Finding) -> TrialPair | str:
         """Return a model with a remedy applied, or the reason against a trial."""
-        if time.monotonic() >= self._how.until:
+        if work_clock() >= self._how.until:
             return LATE
         if finding.remedy.action == "manual":
             return MANUAL
