@@ -47,6 +47,9 @@ PROFILED_CACHE = "hot"
 TRIED_CACHE = "hot"
 """Cache state of trials of remedies: a model and its changed form alternate, for any cache state of their bricks."""
 
+QUIET = 0.8
+"""Share of quiet visits from which a machine was quiet."""
+
 _SMALL_LAST_LEVEL = 64 << 20
 """A last-level cache up to this size is evicted completely; larger ones are shared by many cores (``Evictor``)."""
 
@@ -348,6 +351,11 @@ class Measurement(_Identified):
     """Latency on a quiet machine (docs/explanation/measuring.md), compared across runs; None if unknown."""
     quiet: float | None = None
     """Share of quiet visits, from the probes around them; None if unknown."""
+
+    @property
+    def busy(self) -> bool:
+        """True if less than ``QUIET`` of its visits were quiet."""
+        return self.quiet is not None and self.quiet < QUIET
 
     @property
     def latency_ns(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import onnx
 import onnx.parser
 import pytest
 from dlbricks.analyzer.findings.analyze import ALL_REMEDIES, analyze
+from dlbricks.analyzer.report.answers.findings import analyze_answer
 from dlbricks.analyzer.report.answers.summary import report_answer
+from dlbricks.analyzer.report.units import BUSY
 from dlbricks.analyzer.reporting import report
 from dlbricks.analyzer.setups import Setup, set_up
 from dlbricks.constructor.result import Estimate
@@ -117,6 +120,28 @@ def test_where_the_time_goes_is_of_the_whole_model(bench: Bench, tmp_path: Path)
     assert short.endswith(f"{6 - known} layers not measured {rest}.")
     assert "of the time of its layers goes into" not in page
     assert "Half of it" not in page
+
+
+def test_what_measured_means_beside_other_programs_is_said_and_one_share_of_quiet_visits(
+    bench: Bench, tmp_path: Path
+) -> None:
+    stored, pages = Setup(backend="onnxruntime", threads=1, cache="hot", graph="source"), []
+    for undisturbed in (None, 0.9):  # a run without probes, then one in which half of the visits were quiet
+        bench.run(ms=10.0, bricks=bench.bricks(1.0), undisturbed=undisturbed)
+        made = report([bench.source], store=bench.store, out=tmp_path / "r.html", measure=False, setup=stored)
+        pages.append(" ".join(html.unescape((tmp_path / "r.html").read_text()).split()))
+    findings = analyze([made.sections[0].estimate], store=bench.store)
+
+    quiet, busy = pages
+    assert BUSY not in quiet
+    assert busy.count(f"ms</strong> ({BUSY})") == 1
+    assert "beside other programs; undisturbed 9.00 ms" in busy
+    assert busy.count("visits were undisturbed") == 1
+    assert "50% of the model's visits were undisturbed" in busy
+    summary = report_answer(made).summary
+    assert any("10.0" in line and "measured beside other programs" in line for line in summary)
+    assert f"measured_ms (branches): {BUSY}" in summary
+    assert any(BUSY in line for line in analyze_answer(findings).summary)
 
 
 def test_what_nobody_asked_for_is_picked_and_said() -> None:

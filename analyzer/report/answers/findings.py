@@ -9,7 +9,7 @@ from ....tabular import Field, Row, fields, record_of
 from ...findings.finding import MANUAL
 from ...shell import shell_command
 from ..tables import MOST, Answer
-from ..units import counted, inferences, milliseconds, percent
+from ..units import BUSY, counted, inferences, milliseconds, percent
 
 if TYPE_CHECKING:
     from ...findings.analyze import AnalyzeReport, ModelFindings
@@ -139,7 +139,9 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
         what = "all proven rewrites together save" if len(row.joint.findings) > 1 else "proven:"
         yield f"{row.name}: {what} {saving}: {counts}"
     if row.latency_ms is not None:
+        truth = row.estimate.truth.measurement
         of = "measured" if row.basis == "measured" else "estimated from its bricks"
+        of += f", {BUSY}" if row.basis == "measured" and truth is not None and truth.busy else ""
         place = row.estimate.place
         where = f"{place.backend}, {counted(place.threads or 1, 'thread')}, {place.dtype}"
         yield f"{row.name}: {milliseconds(row.latency_ms)} ms {of} ({where}); savings of the same layers do not add up"

@@ -68,7 +68,7 @@ def _in_short(section: Section) -> Iterator[str]:
         timed = f"{top.timed} of {counted(top.layers, 'layer')} measured"
         yield f"{section.name}: {within(top.ms, None)} ms so far, {timed}."
         return
-    yield f"{section.name}: {within(top.ms, top.half_ms)} ms {top.basis}."
+    yield f"{section.name}: {within(top.ms, top.half_ms)} ms {top.basis}{' beside other programs' if top.busy else ''}."
     yield f"  Where the time goes: {_places(section)}."
     yield f"  What to change: {_changes(section)}."
     yield f"  Not tried: {_untried(section)}"
