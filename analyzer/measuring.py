@@ -45,7 +45,7 @@ _FEW = 4
 
 @dataclass(frozen=True, slots=True)
 class MeasuringPlan:
-    """How a command measures, and until when on the ``work_clock``."""
+    """How a command measures, and until when on the ``work_clock``; ``alone_s`` are kept to run models alone."""
 
     store: Store
     how: Setup
@@ -53,6 +53,7 @@ class MeasuringPlan:
     budget_s: float | None = None
     until: float = math.inf
     progress: ProgressCallback | None = None
+    alone_s: float = 0.0
 
     @property
     def room(self) -> bool:
@@ -61,7 +62,7 @@ class MeasuringPlan:
 
     def left_s(self, kept_s: float) -> float | None:
         """Return the rest of the budget without some reserve, at least one second."""
-        return None if self.budget_s is None else max(1.0, self.until - kept_s - work_clock())
+        return None if self.budget_s is None else max(1.0, self.until - kept_s - self.alone_s - work_clock())
 
     def measure(
         self,

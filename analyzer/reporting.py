@@ -17,6 +17,7 @@ from ..constructor.correction import with_denormals
 from ..constructor.evidence import Evidence
 from ..constructor.result import Estimate
 from ..db import Measurement, Store
+from ..errors import DlbricksError, UsageError
 from ..generator.decomposition.decompose import decompose, readable
 from ..generator.machine.lock import work_clock
 from ..models import ModelSource
@@ -32,7 +33,12 @@ from .report.section import Section
 from .setups import Setup, choice_here, cut_of, evidence_here, notes_of, set_up, settled, stored_here
 
 if TYPE_CHECKING:
+    from ..generator.measurement.alone import Alone
     from ..generator.progress import ProgressCallback
+
+
+_ALONE_S = 8.0
+"""What a model takes in two processes of its own, with the arena and without it."""
 
 
 def report(
@@ -48,6 +54,7 @@ def report(
     prove: bool = True,
     write: str | os.PathLike[str] | None = None,
     interpolate: bool = False,
+    alone: bool = False,
     progress: ProgressCallback | None = None,
     first: Callable[[Sequence[Estimate]], None] | None = None,
 ) -> Report:
@@ -67,6 +74,7 @@ def report(
             again.
         write: Folder for improved models with a proven saving.
         interpolate: Interpolate missing bricks between sizes of a model, as ``estimate_between``.
+        alone: Also run each model in a process of its own, for its memory and the percentiles of its executions.
         progress: Called between requests to the worker.
         first: Called before models are measured, with their estimates from stored and predicted bricks.
 
@@ -75,6 +83,7 @@ def report(
 
     Raises:
         AmbiguousQuery: With ``measure=False``, several stored combinations match; the message lists them.
+        UsageError: ``alone`` with ``measure=False``.
         DlbricksError: The machine cannot measure now, or the suite's folder holds something else.
         OSError: The page cannot be written.
 
@@ -82,10 +91,12 @@ def report(
         >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
         ...     made = report(find_models(["squeezenet"]), store=store, out="report.html")
     """
+    if alone and not measure:
+        raise UsageError("a model runs alone now, and nothing is measured", remedy="leave out one of both")
     begun = time.monotonic()
     until = math.inf if budget_s is None else work_clock() + budget_s
     how = settled(setup or set_up()) if measure else setup or set_up()
-    plan = MeasuringPlan(store, how, visits, budget_s, until, progress)
+    plan = MeasuringPlan(store, how, visits, budget_s, until, progress, _ALONE_S * len(models) if alone else 0.0)
     generated, measured = None, None
     interrupted: KeyboardInterrupt | None = None
     if measure:
@@ -106,10 +117,13 @@ def report(
     if interpolate:
         query = (stored_here(store, how) if measure else how) or how
         estimates = estimates_between(store, models, query, cut_of(how))
+    memories, refused = _alone(estimates, how) if alone and interrupted is None else ({}, ())
     if interrupted is None:
         sections, unasked, interrupted = _analysed(estimates, plan, write, prove=measure and prove)
     else:
         sections, unasked = tuple(map(Section, estimates)), ()
+    sections = tuple(replace(section, alone=memories.get(section.name)) for section in sections)
+    unasked += refused
     page = None
     if out is not None and any(section.estimate.error is None for section in sections):
         page = Path(out)
@@ -135,6 +149,17 @@ def _with_predictions(
     if evidence.choice is None:
         evidence = evidence_under(choice, readable(models), store, how, cut_of(how))
     return Gaps(lacking, evidence, learn(store, choice)).filled(evidence)
+
+
+def _alone(estimates: Sequence[Estimate], how: Setup) -> tuple[dict[str, Alone], tuple[str, ...]]:
+    """Return the models in processes of their own by name, and why some could not be run so."""
+    from ..generator.measurement.alone import run_alone
+
+    able = [entry for entry in estimates if entry.error is None]
+    answers = run_alone([entry.model.source for entry in able], how.settings())
+    pairs = [(entry.name, answer) for entry, answer in zip(able, answers, strict=True)]
+    ran = {name: answer for name, answer in pairs if not isinstance(answer, DlbricksError)}
+    return ran, tuple(f"{name} was not run alone: {answer}" for name, answer in pairs if name not in ran)
 
 
 def _analysed(

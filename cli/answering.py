@@ -13,6 +13,7 @@ from ..errors import BackendError, ModelError, UsageError, WorkerError
 from . import options as shared
 from .console import answer, is_quiet, judgements, most_rows, note, show_and_raise, standing, watched, with_limits
 from .models import (
+    ALONE,
     NATURAL,
     NEW_FILE,
     NEW_FOLDER,
@@ -56,7 +57,11 @@ if TYPE_CHECKING:
 @flag("--no-prove", "Do not try remedies.")
 @shared.interpolate_option
 @option("--write", "Folder for improved models with a proven saving.", NEW_FOLDER, metavar="DIR")
-@limits_option("'latency>10ms', 'size>50MB'; repeatable.", "latency", "size")
+@flag("--alone", "Also run each model in a process of its own: its memory on the page.")
+@limits_option(
+    "'latency>10ms', 'p95>15ms', 'memory>200MB', 'size>50MB'; repeatable. p95 and memory imply --alone.",
+    *("latency", "p95", "memory", "size"),
+)
 @shared.measuring_options
 def report(
     *,
@@ -90,6 +95,7 @@ def report(
         for line in first_answer(rows):
             note(line)
 
+    options["alone"] |= any(limit.figure in ALONE for limit in limits)
     setup = take_setup(options, stored=stored)
     if setup.picked and not is_quiet():
         note(f"picked: {' '.join(setup.picked)}")

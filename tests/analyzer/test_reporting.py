@@ -38,7 +38,7 @@ other (float[1,8,64,64] x) => (float[1,8] y) {
 def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, here: Path) -> None:
     models = find_models([branches])
     with Store.open(here / "dlbricks.db") as store:
-        first = report(models, store=store, out=here / "a.html", budget_s=8)
+        first = report(models, store=store, out=here / "a.html", budget_s=8, alone=True)
         again = report(models, store=store, out=here / "b.html", budget_s=8)
         stored = report(models, store=store, out=here / "c.html", measure=False, setup=Setup())
 
@@ -52,6 +52,11 @@ def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, he
         assert made.sections[0].estimate.truth.ms == first.sections[0].estimate.truth.ms
         assert made.sections[0].estimate.truth.paired
     assert [path.suffix for path in here.glob("?.html")] == [".html"] * 3
+    (row,) = first.to_json()["results"]
+    assert row["memory_peak_mb"] >= row["memory_steady_mb"] > row["memory_weights_mb"]
+    assert "<dt>Memory</dt>" in (here / "a.html").read_text()
+    assert "<dt>Memory</dt>" not in (here / "b.html").read_text()
+    assert any(line.startswith("  Memory, the runtime included") for line in report_answer(first).summary)
     assert not [*here.glob("suite*")]
 
 
@@ -87,6 +92,11 @@ def test_another_model_is_measured_and_the_first_is_not_again(branches: Path, he
     assert both.generated is not None
     assert [row.name for row in both.generated.rows] == ["other"]
     assert "2 models" in (here / "r.html").read_text()
+
+
+def test_a_model_runs_alone_only_where_something_is_measured(branches: Path) -> None:
+    with Store.open("sqlite://") as store, pytest.raises(UsageError, match="runs alone"):
+        report(find_models([branches]), store=store, measure=False, alone=True)
 
 
 def test_without_measuring_what_is_missing_is_said(branches: Path, here: Path) -> None:

@@ -17,7 +17,7 @@ from ..page.payload import headline
 from ..section import Section, layer_rows
 from ..shares import operator_times
 from ..tables import Answer
-from ..units import counted, duration, percent, within
+from ..units import counted, duration, megabytes, memory_of, percent, within
 from .estimated import estimates_answer
 
 if TYPE_CHECKING:
@@ -43,15 +43,18 @@ def report_answer(result: Report) -> Answer:
 
 def report_figures(result: Report) -> dict[str, dict[str, Figure]]:
     """Return the figures that limits can name, by model: the measured latency, else the estimate."""
-    return {
-        entry.name: {
+    figures: dict[str, dict[str, Figure]] = {}
+    for section in result.sections:
+        entry, alone = section.estimate, section.alone
+        figures[entry.name] = {
             "latency": Figure(entry.latency.ms, entry.latency.ci95_ms)
             if entry.truth.ms is None
             else Figure(entry.truth.ms, entry.truth.ci95_ms),
+            "p95": Figure(None if alone is None else alone.quantile_ms(0.95)),
+            "memory": Figure.of_bytes(None if alone is None else alone.peak_bytes),
             "size": Figure.of_bytes(None if entry.error is not None else file_bytes(entry.model.source)),
         }
-        for entry in result.estimates
-    }
+    return figures
 
 
 _SHORT, _COSTLY = 3, 3
@@ -69,6 +72,9 @@ def _in_short(section: Section) -> Iterator[str]:
         yield f"{section.name}: {within(top.ms, None)} ms so far, {timed}."
         return
     yield f"{section.name}: {within(top.ms, top.half_ms)} ms {top.basis}{' beside other programs' if top.busy else ''}."
+    if section.alone is not None:
+        peak = megabytes(section.alone.peak_bytes)
+        yield f"  Memory, the runtime included: {peak} at the peak, {', '.join(memory_of(section.alone))}."
     yield f"  Where the time goes: {_places(section)}."
     yield f"  What to change: {_changes(section)}."
     yield f"  Not tried: {_untried(section)}"

@@ -33,6 +33,8 @@ from ..units import (
     how_of,
     inferences,
     margin,
+    megabytes,
+    memory_of,
     milliseconds,
     percent,
     ratio,
@@ -326,6 +328,10 @@ def figures_of(section: Section) -> list[Fact]:
         both = start.load_ms + start.first_run_ms
         parts = f"{milliseconds(start.load_ms)} ms and {milliseconds(start.first_run_ms)} ms"
         rows.append(Fact("Load and first run", _ms(both) or "", f"{parts}: {inferences(start.runs)}", keys))
+    if section.alone is not None:
+        rows.append(
+            Fact("Memory", f"{megabytes(section.alone.peak_bytes)} at the peak", ", ".join(memory_of(section.alone)))
+        )
     return rows
 
 
