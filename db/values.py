@@ -494,11 +494,15 @@ class Run:
     campaign: str = ""
     """The owner's name of the campaign; empty without one."""
 
+    @property
+    def models(self) -> Mapping[str, str]:
+        """Names of the models in the run, by key."""
+        names = self.options.get(MODELS)
+        return names if isinstance(names, Mapping) else {}
+
     def measured(self, name: str) -> str | None:
         """Return the key of the model with this name in the run; None for an unknown name."""
-        names = self.options.get(MODELS)
-        keys = [key for key, other in names.items() if other == name] if isinstance(names, Mapping) else []
-        return keys[0] if keys else None
+        return next((key for key, other in self.models.items() if other == name), None)
 
     @property
     def label(self) -> str:
