@@ -25,7 +25,7 @@ from .estimation.estimate import estimate, estimates_between, estimates_in
 from .estimation.learning import Gaps, learn
 from .estimation.reading import evidence_under, missing
 from .findings.analyses.runtime_settings import DENORMALS
-from .findings.finding import Finding
+from .findings.finding import LATE, Finding
 from .measuring import MeasuringPlan, measure_missing, with_ceilings
 from .report.page.page import render_page
 from .report.reported import Report
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from ..generator.measurement.alone import Alone
     from ..generator.progress import ProgressCallback
 
+
+_GRACE = 0.1
+"""Share of a budget beyond its end for analyses, which measure nothing."""
 
 _ALONE_S = 8.0
 """What a model takes in two processes of its own, with the arena and without it."""
@@ -201,19 +204,22 @@ def _analysed_model(
     from .findings.analyze import analyze  # what it needs is much, and many models have nothing to analyse
 
     late = work_clock() >= plan.until
+    until = plan.until + _GRACE * (plan.budget_s or 0.0) if late else plan.until
     conditions = asdict(replace(truth.conditions, cache=entry.place.cache or ""))
     (row,) = analyze(
         [entry if _shows_execution(entry) else entry.model.source],
         store=plan.store, query=Query(truth.system, truth.stack, **conditions), prove=prove and not late,
-        again=write is not None, until=plan.until, write=Path(write) if prove and write is not None else None,
+        again=write is not None, until=until, write=Path(write) if prove and write is not None else None,
         progress=plan.progress,
     ).rows  # fmt: skip
     if row.error is not None:
         return Section(entry), [f"{row.name} was not analysed: {row.error}"]
-    if late:
-        proven = Section(_with_denormals(entry, row.findings), row.findings or None, row.untried)
-        return proven, [f"{row.name} was not analysed: the time was up"]
     unasked = [f"{row.name}: {reason}" for reason in row.unasked] if prove else []
+    if late and any(reason.endswith(LATE) for reason in row.unasked):
+        proven = Section(_with_denormals(entry, row.findings), row.findings or None, row.untried)
+        return proven, [f"{row.name} was not analysed: {LATE}"]
+    if late and prove and row.untried:
+        unasked.append(f"{row.name}: no remedy was tried: {LATE}")
     return Section(_with_denormals(entry, row.findings), row.findings, row.untried), unasked
 
 

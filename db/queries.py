@@ -509,7 +509,7 @@ class Reader:
             }
 
     def proofs(self, identity: values.Identity) -> values.Proofs | None:
-        """Return what trials showed of a model; None if nothing is stored."""
+        """Return the results of trials for a model; None without any."""
         c = schema.PROOF.c
         query = sql.select(c.contents, c.form, c.findings, c.untried)
         with self.reading() as connection:

@@ -333,12 +333,12 @@ def _is_kernel(entry: Sequence[object]) -> bool:
 
 
 def proofs_row(proofs: Proofs) -> Row:
-    """Return the columns of ``PROOF`` for what trials showed."""
+    """Return the columns of ``PROOF`` for results of trials."""
     return asdict(proofs)
 
 
 def to_proofs(row: Mapping[str, Any]) -> Proofs:
-    """Return what trials showed of a row of ``PROOF``.
+    """Return the results of trials in a row of ``PROOF``.
 
     Raises:
         ValueError: A value is not one that dlbricks may have written.

@@ -224,7 +224,7 @@ KERNEL_VIEW = Table(  # the kernels that ran for an item (``values.KernelView``)
     _required("kernels", JSON),  # name, operator, place, calls and time of each
 )
 
-PROOF = Table(  # what trials of remedies showed of a model (``values.Proofs``), all in one row
+PROOF = Table(  # results of trials of remedies for a model (``values.Proofs``), all in one row
     "proof",
     METADATA,
     Column("item_id", Integer, ForeignKey("item.id"), primary_key=True, autoincrement=False),

@@ -227,7 +227,7 @@ class Store(Reader):
             put_latest(connection, KERNEL_VIEW, identity, view_row(view) | {"taken_us": _now_us()})
 
     def put_proofs(self, identity: Identity, proofs: Proofs) -> None:
-        """Store what trials showed of a model, in place of earlier proofs; its system and stack must be stored."""
+        """Store the results of trials for a model, in place of earlier ones; its system and stack must be stored."""
         with self.writing() as connection:
             put_latest(connection, PROOF, identity, proofs_row(proofs) | {"taken_us": _now_us()})
 

@@ -22,7 +22,7 @@ _view, _proof = schema.KERNEL_VIEW, schema.PROOF
 class Policy:
     """The selection and conversion of copied rows; this class copies all finished results unchanged.
 
-    A selection contains only its own systems and stacks. It contains no kernel views and proofs, which have no run.
+    A selection contains only its own systems and stacks. Kernel views and proofs belong to no run, and are left out.
 
     Args:
         node: Copy only measurements of this node; None for all.
@@ -200,7 +200,7 @@ def _views(source: Connection, policy: Policy, identities: Mapping[int, Identity
 
 
 def _proofs(source: Connection, identities: Mapping[int, Identity]) -> Iterator[tuple[Identity, Row]]:
-    """Yield proofs, of which the later ones stay likewise."""
+    """Yield proofs; of two rows of an item the later one stays likewise."""
     for identity, row in _of_items(source, _proof, identities) if has_proofs(source) else ():
         to_proofs(row)
         yield identity, row

@@ -436,13 +436,13 @@ class KernelView:
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """What trials of remedies showed of a model under one combination.
+    """Results of trials of remedies for a model under one combination.
 
     Attributes:
         contents: Digest of the model's file, since a proof holds for its weights too.
         form: Version of the analyses and of the form of ``findings``.
         findings: The tried findings, as JSON.
-        untried: Names of what was not tried.
+        untried: Names of remedies and analyses that were not tried.
     """
 
     contents: str

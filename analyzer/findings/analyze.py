@@ -31,10 +31,30 @@ from ..estimation.reading import read_evidence, request_of
 from ..shell import shell_command, with_command
 from .analysed_model import AnalysedModel, ColdStart, cold_start_in, latency_of
 from .analyses import quantisation, runtime_settings, slow_kernels, trials
-from .finding import BRICKS, LATE, LATENCY, MANUAL, Analysis, Finding, Joint, joint_of, with_tried_interval
+from .finding import (
+    BRICKS,
+    LATE,
+    LATENCY,
+    LONGER,
+    MANUAL,
+    REWRITES,
+    Analysis,
+    Finding,
+    Joint,
+    joint_of,
+    with_tried_interval,
+)
 from .improve import rewrite_findings
 from .proof import Proving, Workbench
-from .stored_proofs import REWRITES, Tried, saves_more, store_proofs, stored_proofs, together, was_tried
+from .stored_proofs import (
+    Tried,
+    saves_more,
+    store_proofs,
+    stored_proofs,
+    together,
+    was_tried,
+    was_unable,
+)
 
 # The analyses, in the order in which they are asked.
 
@@ -309,7 +329,7 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
     unasked, late = list[str](), list[str]()
     known = None if choice is None else stored_proofs(store, subject.source, subject.graph.key, choice)
     known = None if known is None else known.of(subject.latency_ms)
-    if known is not None and not how.again and not known.untried:
+    if known is not None and not how.again and not set(known.untried) - {LONGER}:
         prove = False
     begun, progress = time.monotonic(), how.progress
     for done, analysis in enumerate(ANALYSES):
@@ -380,19 +400,24 @@ def _proven(
     ideas = [idea for idea in ideas if idea.kind not in kinds]
     first = [idea for idea in ideas if subject.estimate.far and idea.kind == runtime_settings.DENORMALS.name]
     rest = [idea for idea in ideas if idea not in first]
-    late = list[str]()
+    late, left = list[str](), ""
+
+    def open_ones(some: Sequence[Finding]) -> list[Finding]:
+        return [finding for finding in some if how.again or known is None or not known.has(finding)]
+
     try:
         with ExitStack() as resources:
             folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-proof-")))
             assert subject.choice is not None  # noqa: S101  # the caller set it
             workbench = Workbench(subject.source, subject.choice, folder, how, latency_ms=subject.latency_ms)
-            new = workbench.attempt(first, least=how.minimum_share) if first else []
-            late += [REWRITES] if work_clock() >= how.until else []
-            rewrites = _rewrites(subject, how, known)
-            findings = workbench.prove(_sorted(findings))
+            new = workbench.attempt(open_ones(first), least=how.minimum_share)
+            rewrites, left = _rewrites(subject, how, known)
+            late += [REWRITES] if left == REWRITES else []
+            findings = workbench.prove(open_ones(_sorted(findings)))
             kinds = {finding.kind for finding in rewrites if finding.unproven is None}
             new = [finding for finding in new if finding.kind not in kinds]
-            new += workbench.attempt([idea for idea in rest if idea.kind not in kinds], least=how.minimum_share)
+            rest = [idea for idea in open_ones(rest) if idea.kind not in kinds]
+            new += workbench.attempt(rest, least=how.minimum_share)
             late += [finding.kind for finding in (*findings, *new) if finding.unproven == LATE]
             new = [finding for finding in new if finding.unproven != LATE]
     except MachineBusy:
@@ -401,35 +426,41 @@ def _proven(
         unasked.append(f"not everything could be tried: {' '.join(str(error).split())}")
     unasked += [f"{name}: {LATE}" for name in late]
     seen = [*findings, *rewrites, *new]
-    earlier = [] if known is None else known.others  # what there was no time for again
+    earlier = [] if known is None else known.others  # what was not tried again
     row = _split(row, together([*filter(was_tried, seen)], earlier, seen), how)
     row = replace(row, unasked=tuple(unasked))
-    row = replace(row, untried=row.left_out)
+    unable = [finding.kind for finding in seen if was_unable(finding)]
+    row = replace(row, untried=(*row.left_out, *unable, *([LONGER] if left == LONGER else [])))
     assert subject.choice is not None  # noqa: S101  # the caller set it
     tried = Tried(tuple(filter(was_tried, (*row.findings, *row.tried))), row.untried)
     store_proofs(subject.store, subject.source, subject.graph.key, subject.choice, tried)
     return row
 
 
-def _rewrites(subject: AnalysedModel, proving: Proving, known: Tried | None) -> list[Finding]:
+def _rewrites(subject: AnalysedModel, proving: Proving, known: Tried | None) -> tuple[list[Finding], str]:
     """Search and prove rewrites, in ONNX Runtime on the CPU and the model's own precision only.
 
     Stored ones stay if a new search is not asked for, or saves less: it may have had less time.
+
+    Returns:
+        The rewrites, and what is left: ``REWRITES`` if the search had less time than it gets, ``LONGER`` if it had all
+        and that was not enough; else an empty text.
     """
     stored = [] if known is None else known.improved
     if known is not None and not proving.again and REWRITES not in known.untried:
-        return stored
+        return stored, LONGER if LONGER in known.untried else ""
     assert subject.choice is not None  # noqa: S101  # the caller set it
     stack, conditions = subject.choice.stack, subject.choice.conditions
     left_s = min(_REWRITES_S, proving.until - work_clock())
     plain = (stack.backend, stack.device) == ("onnxruntime", "cpu") and conditions.dtype in {NATIVE, "float32"}
     if not plain or left_s <= 0:
-        return stored
-    proven, vain = rewrite_findings(
+        return stored, REWRITES if plain else ""
+    proven, vain, complete = rewrite_findings(
         subject.source, subject.latency_ms, threads=conditions.threads, budget_s=left_s,
         write=proving.write, progress=proving.progress,
     )  # fmt: skip
-    return stored if proving.write is None and saves_more(stored, proven) else [*proven, *vain]
+    best = stored if proving.write is None and saves_more(stored, proven) else [*proven, *vain]
+    return best, "" if complete else LONGER if left_s >= _REWRITES_S else REWRITES
 
 
 def _lacking(subject: AnalysedModel) -> dict[str, str]:

@@ -16,6 +16,16 @@ MANUAL = "nothing here applies this remedy by itself"
 """Why a remedy for people is not tried."""
 
 
+REWRITES = "rewrites"
+"""Name of the search for rewrites of the file among what was not tried."""
+
+LONGER = "rewrites that take longer to find"
+"""Name of what a search for rewrites left that had all of its time: only ``improve`` searches longer."""
+
+UNABLE = "it could not be tried: "
+"""Begin of the reason why a trial failed: it may succeed at another time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """The remedy of a finding.

@@ -560,8 +560,8 @@ _WORDS = re.compile(r"[^\w.@+-]")
 def rewrite_findings(
     source: ModelSource, latency_ms: float | None, *, threads: int, budget_s: float, write: Path | None,
     progress: ProgressCallback | None = None,
-) -> tuple[list[Finding], list[Finding]]:  # fmt: skip
-    """Improve a model as ``improve``; return its proven changes as findings, and those without a proven saving.
+) -> tuple[list[Finding], list[Finding], bool]:  # fmt: skip
+    """Improve a model as ``improve``; return its changes as findings.
 
     Args:
         source: The model.
@@ -571,12 +571,15 @@ def rewrite_findings(
         write: Folder for the improved file; None to keep none.
         progress: Called between processes of the proof.
 
+    Returns:
+        The changes with a proven saving, those without, and whether there was time for all (``Improvement.complete``).
+
     Raises:
         DlbricksError: As ``improve``.
     """
     target = None if write is None else write / f"{_WORDS.sub('_', source.name)}-improved.onnx"
     improvement = improve(source, target, budget_s=budget_s, threads=threads, progress=progress)
-    return _findings_of(improvement, source, latency_ms)
+    return *_findings_of(improvement, source, latency_ms), improvement.complete
 
 
 def _findings_of(

@@ -21,7 +21,7 @@ from ...generator.network.export import as_file
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
 from ..comparison.difference import paired
-from .finding import LATE, MANUAL, Finding, Proof, Remedy
+from .finding import LATE, MANUAL, UNABLE, Finding, Proof, Remedy
 
 _SAME = 1e-5
 """Allowed difference of an output for another number of threads or another order of execution."""
@@ -59,7 +59,7 @@ def _loses(trial: Trial, *, least: float) -> bool:
 
 
 def _unable(finding: Finding, error: Exception) -> Finding:
-    return replace(finding, unproven=f"it could not be tried: {' '.join(str(error).split())}")
+    return replace(finding, unproven=f"{UNABLE}{' '.join(str(error).split())}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,8 @@ class Workbench:
                     settled[number] = replace(finding, unproven=changed)
                 else:
                     pairs[number] = replace(changed, label=f"{self._name}: {finding.kind}")
+        if not pairs:
+            return [settled[number] for number in range(len(findings))]
         trials = try_out(
             [*pairs.values()],
             visits=self._how.visits,

@@ -1,4 +1,4 @@
-"""Proofs of models in the database: what trials of remedies showed, and what nobody tried."""
+"""Proofs of models in the database: results of trials, and names of untried remedies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...db import Proofs, Store, Subject
 from ...db.values import TRIED_CACHE, Circumstances, Identity
 from ...models import ModelSource
 from ...models.source import contents
-from .finding import LATE, MANUAL, Finding, joint_of
+from .finding import LATE, LONGER, MANUAL, REWRITES, UNABLE, Finding, joint_of
 
 # A proof belongs to a model's file on one system and stack, as a measurement does: it stays where the model is measured
 # again, and leaves with the database. Only what was tried is stored. Predictions are made anew from what is stored.
@@ -22,9 +22,6 @@ from .finding import LATE, MANUAL, Finding, joint_of
 
 FORM = 1
 """Changes whenever findings are written otherwise, or there are other analyses: earlier proofs are tried again."""
-
-REWRITES = "rewrites"
-"""Name of the search of ``improve`` among what was not tried."""
 
 OTHERS = ("every other remedy",)
 """What was not tried after ``improve``."""
@@ -35,11 +32,11 @@ IMPROVE = "improve"
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What trials showed of a model.
+    """Results of trials for a model.
 
     Attributes:
         findings: The tried findings, with their results.
-        untried: What was not tried, in words; empty if everything was.
+        untried: Names of remedies and analyses that were not tried; empty after a complete trial.
     """
 
     findings: tuple[Finding, ...]
@@ -48,6 +45,10 @@ class Tried:
     def of(self, latency_ms: float | None) -> Tried:
         """Return the same with savings of a model's present latency."""
         return replace(self, findings=tuple(_referred(finding, latency_ms) for finding in self.findings))
+
+    def has(self, finding: Finding) -> bool:
+        """Return True if a finding is among them."""
+        return _way(finding) in map(_way, self.findings)
 
     @property
     def improved(self) -> list[Finding]:
@@ -82,12 +83,19 @@ def _of_improve(finding: Finding) -> bool:
 
 
 def was_tried(finding: Finding) -> bool:
-    """Return True if a finding has the result of a trial, or the reason why none was possible."""
-    return finding.proof is not None or finding.unproven not in {None, LATE, MANUAL}
+    """Return True if a finding has the result of a trial. One that could not be made may succeed at another time."""
+    if finding.proof is not None:
+        return True
+    return finding.unproven not in {None, LATE, MANUAL} and not was_unable(finding)
+
+
+def was_unable(finding: Finding) -> bool:
+    """Return True if a remedy could not be tried."""
+    return finding.unproven is not None and finding.unproven.startswith(UNABLE)
 
 
 def stored_proofs(store: Store, source: ModelSource, key: str, choice: Choice) -> Tried | None:
-    """Return what trials showed of a model's file; None if nothing is stored.
+    """Return the results of trials for a model's file; None without any.
 
     Args:
         store: The database.
@@ -108,14 +116,14 @@ def stored_proofs(store: Store, source: ModelSource, key: str, choice: Choice) -
 
 
 def store_proofs(store: Store, source: ModelSource, key: str, choice: Choice, tried: Tried) -> None:
-    """Store what trials showed of a model's file, in place of earlier proofs.
+    """Store the results of trials for a model's file, in place of earlier ones.
 
     Args:
         store: The database, open for writing.
         source: The model.
         key: Key of its graph.
         choice: System, stack and conditions.
-        tried: What trials showed.
+        tried: The results.
 
     Raises:
         StoreError: The database cannot be written.
@@ -138,7 +146,7 @@ def store_improvement(
     *,
     vain: Sequence[Finding] = (),
 ) -> None:
-    """Store what ``improve`` proved, unless what is stored saves more.
+    """Store the findings of ``improve``, unless stored ones save more.
 
     Args:
         store: The database, open for writing.
@@ -146,14 +154,14 @@ def store_improvement(
         key: Key of its graph.
         choice: System, stack and conditions.
         proven: Findings of ``improve`` with a proven saving.
-        vain: Those without.
+        vain: Its other findings.
 
     Raises:
         StoreError: The database cannot be written.
     """
     known = stored_proofs(store, source, key, choice) or Tried((), OTHERS)
     if not saves_more(known.improved, proven):
-        untried = tuple(name for name in known.untried if name != REWRITES)
+        untried = tuple(name for name in known.untried if name not in {REWRITES, LONGER})
         tried = filter(was_tried, together(proven, vain, known.others))
         store_proofs(store, source, key, choice, Tried(tuple(tried), untried))
 

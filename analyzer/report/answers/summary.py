@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....constructor.remedies import Task, TaskKind
 from ....models.source import file_bytes
-from ...findings.finding import MANUAL
+from ...findings.finding import LONGER, MANUAL
 from ...limits import Figure
 from ...setups import notes_of
-from ...shell import shell_command
+from ...shell import improve_command, shell_command
 from ..page.payload import headline
 from ..section import Section, layer_rows
 from ..shares import operator_times
@@ -118,11 +116,11 @@ def _untried(section: Section) -> str:
         return f"every remedy; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"
     open_ones = [finding for _, finding in (*section.predicted, *section.at_most) if finding.unproven != MANUAL]
     waiting = [counted(len(open_ones), "finding")] if open_ones else []
-    waiting += section.untried
+    waiting += [name for name in section.untried if name != LONGER]
     parts = [f"{', '.join(waiting)}; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"] if waiting else []
-    model = source.zoo or str(source.path)
-    improve = shlex.join(["dlbricks", "improve", model, "-o", f"{Path(model).stem}-faster.onnx"])
-    return "; ".join([*parts, f"rewrites of the file; run: {improve}"])
+    return "; ".join(
+        [*parts, f"{LONGER if LONGER in section.untried else 'rewrites of the file'}; run: {improve_command(source)}"]
+    )
 
 
 def _undomained(operators: str) -> str:

@@ -21,8 +21,8 @@ from ....models.cache import cache_folder
 from ....tabular import Row
 from ....version import __version__
 from ...findings.analysed_model import cold_start_of
-from ...findings.finding import Finding
-from ...shell import shell_command, why_unbounded
+from ...findings.finding import LONGER, Finding
+from ...shell import improve_command, shell_command, why_unbounded
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
 from ..shares import OperatorTime, operator_times
@@ -128,7 +128,7 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> Row:
         "top": _TOP,
         "unexplained": _unexplained(section.estimate),
         "unbounded": why_unbounded(section.estimate),
-        "prove": clipped(shell_command(Task(TaskKind.PROOFS, source=section.estimate.model.source))),
+        "prove": clipped(_proving(section)),
     }
 
 
@@ -179,6 +179,13 @@ def _unexplained(entry: Estimate) -> Term | None:
     term = (entry.attribution or {}).get("unexplained")
     large = term is not None and term.ms is not None and abs(term.ms) > _UNEXPLAINED * (entry.truth.ms or math.inf)
     return term if large else None
+
+
+def _proving(section: Section) -> str:
+    """Return the command that tries what was not tried."""
+    source = section.estimate.model.source
+    only_longer = section.untried == (LONGER,)
+    return improve_command(source) if only_longer else shell_command(Task(TaskKind.PROOFS, source=source))
 
 
 def _proven(finding: Finding) -> str:

@@ -232,7 +232,7 @@ def test_a_model_that_its_bricks_do_not_explain_has_the_trial_of_denormal_number
         return [replace(finding, unproven=LATE) for finding in findings]
 
     monkeypatch.setattr(Workbench, "prove", prove)
-    monkeypatch.setattr(analysing, "rewrite_findings", lambda *_, **__: (order.append("rewrites"), ([], []))[1])
+    monkeypatch.setattr(analysing, "rewrite_findings", lambda *_, **__: (order.append("rewrites"), ([], [], True))[1])
     (row,) = analyze([entry], store=store, prove=True).rows
 
     assert (order.index("denormals") < order.index("rewrites")) == far

@@ -8,8 +8,15 @@ from pathlib import Path
 import onnx
 import pytest
 from dlbricks.analyzer.findings.analyze import ALL_REMEDIES, analyze
-from dlbricks.analyzer.findings.finding import Finding, Proof, Remedy
-from dlbricks.analyzer.findings.stored_proofs import OTHERS, Tried, store_improvement, store_proofs, stored_proofs
+from dlbricks.analyzer.findings.finding import LATE, MANUAL, UNABLE, Finding, Proof, Remedy
+from dlbricks.analyzer.findings.stored_proofs import (
+    OTHERS,
+    Tried,
+    store_improvement,
+    store_proofs,
+    stored_proofs,
+    was_tried,
+)
 from dlbricks.constructor.choice import Choice
 from dlbricks.models import find_models
 
@@ -37,9 +44,9 @@ def analysed(bench):
     """Measure the model of the bench, and return what an analysis without proofs says of a file."""
     bench.run(ms=10.0)
 
-    def of(source=None):
+    def of(source=None, **more):
         stored = {"system": SYSTEM.key, "stack": PLAIN.key, "threads": 1}
-        return analyze([source or bench.source], store=bench.store, **stored).rows[0]
+        return analyze([source or bench.source], store=bench.store, **stored, **more).rows[0]
 
     return of
 
@@ -80,14 +87,27 @@ def test_proofs_hold_for_the_file_that_was_tried(bench, analysed, tmp_path: Path
     assert analysed(other).untried == ALL_REMEDIES
 
 
+@pytest.mark.parametrize(
+    ("unproven", "tried"),
+    [
+        ("it changes an output by 0.1 of its largest value", True),
+        (f"{UNABLE}no core is free", False),
+        (LATE, False),
+        (MANUAL, False),
+    ],
+)
+def test_what_could_not_be_tried_may_be_tried_another_time(unproven, tried):
+    assert was_tried(Finding("threads", "threads", Remedy("threads", ""), unproven=unproven)) == tried
+
+
 def test_an_idea_without_numbers_comes_back(bench, analysed):
-    unable = Finding("threads", "threads", Remedy("threads", ""), unproven="it could not be tried: no worker")
-    store_proofs(bench.store, bench.source, bench.key, HERE, Tried((unable,)))
+    changed = Finding("threads", "threads", Remedy("threads", ""), unproven="it changes an output")
+    store_proofs(bench.store, bench.source, bench.key, HERE, Tried((changed,)))
 
     row = analysed()
 
     assert not row.findings
-    assert [finding.unproven for finding in row.tried] == [unable.unproven]
+    assert [finding.unproven for finding in row.tried] == [changed.unproven]
 
 
 def test_what_improve_proves_replaces_what_saves_less_and_nothing_else(bench, analysed):
@@ -106,3 +126,12 @@ def test_what_improve_proves_replaces_what_saves_less_and_nothing_else(bench, an
     assert stored().untried == ("roofline",)
     store_improvement(bench.store, bench.source, bench.key, HERE, [worse])
     assert [finding.kind for finding in stored().findings] == ["factor", "branches"]
+
+
+def test_without_time_what_is_proven_is_shown(bench, analysed):
+    store_proofs(bench.store, bench.source, bench.key, HERE, Tried((proven("threads", 0.3),)))
+
+    row = analysed(until=0.0)
+
+    assert [finding.kind for finding in row.findings] == ["threads"]
+    assert any(reason.endswith(LATE) for reason in row.unasked)
