@@ -44,6 +44,28 @@ class Remedy:
     code: str = ""
 
 
+_LINES = {
+    ("denormal_as_zero", "on"): 'options.add_session_config_entry("session.set_denormal_as_zero", "1")  '
+    "# in the first session of a process",
+    ("optimization", "extended"): "options.graph_optimization_level = "
+    "onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED",
+    ("optimization", "basic"): "options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC",
+    ("arena", "off"): "options.enable_cpu_mem_arena = False",
+    ("execution", "parallel"): "options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL",
+}
+_NUMBERS = {"inter_op": "inter_op_num_threads", "threads": "intra_op_num_threads"}
+"""Python of settings of ONNX Runtime."""
+
+
+def lines_of(settings: Mapping[str, str]) -> str:
+    """Return the lines of Python that set options of ONNX Runtime, to paste; nothing for other options."""
+    lines = [_LINES.get(setting, "") for setting in settings.items()]
+    for place, (name, value) in enumerate(settings.items()):
+        if name in _NUMBERS and value.isdecimal():
+            lines[place] = f"options.{_NUMBERS[name]} = {value}"
+    return "\n".join(filter(None, lines))
+
+
 @dataclass(frozen=True, slots=True)
 class Proof:
     """The result of trying a remedy: original and changed model alternated in one run.

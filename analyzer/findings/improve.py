@@ -39,8 +39,8 @@ from ..rewriting.copies import CopiedOutput
 from ..rewriting.process import Searching
 from ..rewriting.search import Found, SearchRequest, Step, shorter_path, step_path
 from ..setups import Setup, choice_here, settled
-from ..shell import model_words
-from .finding import LATE, Finding, Proof, Remedy
+from ..shell import improve_command, model_words
+from .finding import LATE, Finding, Proof, Remedy, lines_of
 from .stored_proofs import store_improvement
 
 _SEARCHED, _LEAST_SEARCHED, _LOOKED, _FIRST = 0.5, 0.2, 0.1, 0.6
@@ -66,22 +66,13 @@ _LONGER = 4
 """The budget of the command that tries the rest, as a multiple."""
 
 _DENORMALS = "denormal numbers as zero"
-SETTINGS: Mapping[str, tuple[Mapping[str, str], str]] = {
-    _DENORMALS: (
-        {"denormal_as_zero": "on"},
-        'options.add_session_config_entry("session.set_denormal_as_zero", "1")  # in the first session of a process',
-    ),
-    "optimization level extended": (
-        {"optimization": "extended"},
-        "options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED",
-    ),
-    "optimization level basic": (
-        {"optimization": "basic"},
-        "options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC",
-    ),
-    "no memory arena": ({"arena": "off"}, "options.enable_cpu_mem_arena = False"),
+SETTINGS: Mapping[str, Mapping[str, str]] = {
+    _DENORMALS: {"denormal_as_zero": "on"},
+    "optimization level extended": {"optimization": "extended"},
+    "optimization level basic": {"optimization": "basic"},
+    "no memory arena": {"arena": "off"},
 }
-"""Settings of ONNX Runtime's sessions that are tried like rewrites: options of the backend, and the line of code."""
+"""Settings of ONNX Runtime's sessions that are tried like rewrites, as options of the backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,13 +415,13 @@ class _Bench:
         until = work_clock() + _PATIENCE * max(time_s, self.proof_s(len(pairs)))
         return [_judged(trial, FEWEST_PROCESSES) for trial in self._trials(pairs, total_visits, processes, until)]
 
-    def promising(self, settings: Mapping[str, tuple[Mapping[str, str], str]], share: float) -> list[str]:
+    def promising(self, settings: Mapping[str, Mapping[str, str]], share: float) -> list[str]:
         """Return the settings that are faster at a quick look, which also shows how long models load and run.
 
         The first is always tried, the others while there is time.
         """
         until, faster = work_clock() + share * self.left_s, list[str]()
-        for name, (options, _) in settings.items():
+        for name, options in settings.items():
             begun = work_clock()
             pair = self.original, _Side(self.original.path, options)
             (trial,) = self._trials([pair], _QUICK_VISITS, 1, max(until, begun + _LEAST_LOOK_S))
@@ -480,10 +471,10 @@ def _judged(trial: Trial | None, fewest: int) -> Proven | None:
 def _proven(result: Found, bench: _Bench, search: Searching, settings: Sequence[str]) -> _Outcome:
     """Time the improved model, its steps and settings; leave out what saves nothing, and time the rest again."""
     original, number = bench.original, len(result.steps)
-    base = SETTINGS[_DENORMALS][0] if _DENORMALS in settings else {}  # what is slow by denormals alone hides the rest
+    base = SETTINGS[_DENORMALS] if _DENORMALS in settings else {}  # what is slow by denormals alone hides the rest
     sides = [bench.step(index, base) for index in range(number + 1)]
     pairs = [*([(sides[0], sides[-1])] if number else ()), *(pairwise(sides) if number > 1 else ())]
-    pairs += [(original, _Side(original.path, SETTINGS[name][0])) for name in settings]
+    pairs += [(original, _Side(original.path, SETTINGS[name])) for name in settings]
     if not pairs:
         return _Outcome()
     proofs = bench.prove(pairs, _FIRST if len(pairs) > 1 else 1.0)
@@ -492,7 +483,7 @@ def _proven(result: Found, bench: _Bench, search: Searching, settings: Sequence[
     changes = [_changed(step, proof) for step, proof in zip(result.steps, each, strict=True)]
     outcome = _rewritten(bench, search, changes, rewrites[0] if rewrites else None, base)
     tried = [
-        ProvenChange(f"setting: {name}", 1, (), SETTINGS[name][1], "setting", proof)
+        ProvenChange(f"setting: {name}", 1, (), lines_of(SETTINGS[name]), "setting", proof)
         for name, proof in zip(settings, others, strict=True)
     ]
     return _with_setting(outcome, tried, bench, base)
@@ -511,7 +502,7 @@ def _with_setting(outcome: _Outcome, tried: Sequence[ProvenChange], bench: _Benc
     if path is None:
         return rest if best is None else alone
     if best is not None:
-        (joint,) = bench.prove([(original, _Side(path, SETTINGS[best.kind.partition(": ")[2]][0]))])
+        (joint,) = bench.prove([(original, _Side(path, SETTINGS[best.kind.partition(": ")[2]]))])
         least = max(_AS_GOOD * best.saving, outcome.proof.saving if outcome.proof is not None and not base else 0.0)
         if joint is not None and joint.saves and joint.saving >= least:
             return _Outcome(path, joint, (best, *outcome.changes), (*outcome.unproven, *others))
@@ -587,14 +578,14 @@ def _findings_of(
 ) -> tuple[list[Finding], list[Finding]]:
     """Return proven changes as findings, and those without a proven saving."""
     whole = None if improvement.proof is None else (improvement.proof.saving, *improvement.proof.ci95)
-    code = shlex.join(["dlbricks", "improve", *model_words(source), "-o", "improved.onnx"])
+    code = improve_command(source, "improved.onnx")
 
     def finding(change: ProvenChange, *, proven: bool) -> Finding:
         engine, _, what = change.kind.partition(": ")
         title, remedy = f"{what}, {change.places} x", Remedy("improve", "Use the improved file.", {}, code)
         if change.reason == "setting":
             engine, title = "denormals" if what == _DENORMALS else "options", what
-            remedy = Remedy("session_option", f"Set {what} in your program.", *SETTINGS[what])
+            remedy = Remedy("session_option", f"Set {what} in your program.", SETTINGS[what], lines_of(SETTINGS[what]))
         evidence, seen = (change.note,) if change.note else (), change.proof
         if seen is None:
             return Finding(engine, title, remedy, evidence, change.layers, unproven=LATE)

@@ -14,7 +14,8 @@ from ...db import Proofs, Store, Subject
 from ...db.values import TRIED_CACHE, Circumstances, Identity
 from ...models import ModelSource
 from ...models.source import contents
-from .finding import LATE, LONGER, MANUAL, REWRITES, UNABLE, Finding, joint_of
+from ..shell import improve_command
+from .finding import LATE, LONGER, MANUAL, REWRITES, UNABLE, Finding, joint_of, lines_of
 
 # A proof belongs to a model's file on one system and stack, as a measurement does: it stays where the model is measured
 # again, and leaves with the database. Only what was tried is stored. Predictions are made anew from what is stored.
@@ -110,9 +111,10 @@ def stored_proofs(store: Store, source: ModelSource, key: str, choice: Choice) -
     if proofs is None or proofs.form != FORM or proofs.contents != contents(source):
         return None
     try:
-        return Tried(msgspec.convert(proofs.findings, tuple[Finding, ...]), proofs.untried)
+        findings = msgspec.convert(proofs.findings, tuple[Finding, ...])
     except msgspec.ValidationError:
         return None  # another version wrote it, without a new form: it is tried again
+    return Tried(tuple(_of_source(finding, source) for finding in findings), proofs.untried)
 
 
 def store_proofs(store: Store, source: ModelSource, key: str, choice: Choice, tried: Tried) -> None:
@@ -176,6 +178,14 @@ def _record(finding: Finding) -> Mapping[str, Any]:
     proof = finding.proof if finding.proof is None else replace(finding.proof, artefact=None)
     record = asdict(replace(finding, proof=proof))
     return {name: value for name, value in record.items() if not (isinstance(value, float) and math.isnan(value))}
+
+
+def _of_source(finding: Finding, source: ModelSource) -> Finding:
+    """Return a finding with code of our own to paste: the database may come from anywhere, the model from elsewhere."""
+    remedy = finding.remedy
+    code = remedy.code if remedy.code == lines_of(remedy.settings) else ""
+    code = improve_command(source, "improved.onnx") if remedy.action == IMPROVE else code
+    return replace(finding, remedy=replace(remedy, code=code))
 
 
 def _way(finding: Finding) -> tuple[object, ...]:

@@ -135,3 +135,20 @@ def test_without_time_what_is_proven_is_shown(bench, analysed):
 
     assert [finding.kind for finding in row.findings] == ["threads"]
     assert any(reason.endswith(LATE) for reason in row.unasked)
+
+
+@pytest.mark.parametrize(
+    ("remedy", "code"),
+    [
+        (Remedy("session_option", "", {"arena": "off"}, "options.enable_cpu_mem_arena = False"), True),
+        (Remedy("session_option", "", {"arena": "off"}, "import os; os.remove('model.onnx')"), False),
+        (Remedy("improve", "", {}, "dlbricks improve /home/ann/model.onnx -o improved.onnx"), False),
+    ],
+)
+def test_code_to_paste_is_never_that_of_a_database(bench, analysed, remedy, code):
+    store_proofs(bench.store, bench.source, bench.key, HERE, Tried((proven("options", 0.3, remedy=remedy),)))
+
+    (found,) = analysed().findings
+
+    assert (found.remedy.code == remedy.code) == code
+    assert remedy.action != "improve" or str(bench.source.path) in found.remedy.code
