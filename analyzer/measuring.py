@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from ..db import Store
 from ..db.samples.rates import stream_sizes
 from ..db.values import NATIVE
 from ..generator.decomposition.decompose import Model, readable
+from ..generator.machine.lock import work_clock
 from ..generator.machine.system import probe_system
 from ..generator.measurement.settings import PaceFields
 from ..models import ModelSource
@@ -45,7 +45,7 @@ _FEW = 4
 
 @dataclass(frozen=True, slots=True)
 class MeasuringPlan:
-    """How a command measures, and until when on the monotonic clock."""
+    """How a command measures, and until when on the ``work_clock``; ``alone_s`` are kept to run models alone."""
 
     store: Store
     how: Setup
@@ -53,6 +53,7 @@ class MeasuringPlan:
     budget_s: float | None = None
     until: float = math.inf
     progress: ProgressCallback | None = None
+    alone_s: float = 0.0
 
     @property
     def room(self) -> bool:
@@ -61,7 +62,7 @@ class MeasuringPlan:
 
     def left_s(self, kept_s: float) -> float | None:
         """Return the rest of the budget without some reserve, at least one second."""
-        return None if self.budget_s is None else max(1.0, self.until - kept_s - time.monotonic())
+        return None if self.budget_s is None else max(1.0, self.until - kept_s - self.alone_s - work_clock())
 
     def measure(
         self,
@@ -123,7 +124,7 @@ def with_ceilings(evidence: Evidence, plan: MeasuringPlan) -> Evidence:
     how, choice = plan.how, evidence.choice
     if choice is None or not plan.room or how.device != "cpu" or evidence.ceilings.known:
         return evidence
-    if plan.budget_s is not None and plan.until - time.monotonic() < _CEILINGS_S + _FOR_TRIALS * plan.budget_s / 2:
+    if plan.budget_s is not None and plan.until - work_clock() < _CEILINGS_S + _FOR_TRIALS * plan.budget_s / 2:
         return evidence  # a busy machine has used it up, and trials say more than ceilings
     from ..generator.measurement.ceilings import measure_ceilings  # only where they are missing
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,8 +16,9 @@ from ..constructor.coverage import cannot_be_bricks
 from ..constructor.result import Estimate
 from ..constructor.uncertainty.calibration import NORMAL
 from ..db import Store
-from ..errors import UsageError
+from ..errors import MachineBusy, UsageError
 from ..generator.decomposition.decompose import decompose, readable
+from ..generator.machine.lock import work_clock
 from ..generator.machine.system import quietness
 from ..generator.measurement.settings import PaceFields
 from ..models import ModelSource
@@ -56,8 +56,9 @@ class Predictions(Tabular):
         rows: One per model; latency and interval are for a quiet machine.
         measured: Keys of the bricks measured for this answer.
         target: Wanted relative half-width.
-        wall_s: Duration of the whole call.
+        wall_s: Duration of the whole call, without waiting for another process.
         noise: What disturbed the machine before it was measured; no interval contains what that does to caches.
+        unmeasured: Why nothing more was measured, if something else than the target ended it.
     """
 
     ANSWER = "predicting.predictions_answer"
@@ -67,6 +68,7 @@ class Predictions(Tabular):
     target: float
     wall_s: float
     noise: tuple[str, ...] = ()
+    unmeasured: str = ""
 
     @property
     def complete(self) -> bool:
@@ -77,8 +79,10 @@ class Predictions(Tabular):
         """Return one row per model."""
         rows = [prediction_record(entry, self.measured) for entry in self.rows]
         return Records(
-            rows, {"measured": len(self.measured), "target": self.target, "wall_s": self.wall_s, "noise": [*self.noise]}
-        )
+            rows,
+            {"measured": len(self.measured), "target": self.target, "wall_s": self.wall_s, "noise": [*self.noise],
+             "unmeasured": self.unmeasured},
+        )  # fmt: skip
 
 
 def prediction_record(entry: Estimate, measured: frozenset[str] = frozenset()) -> Row:
@@ -152,24 +156,26 @@ def predict(
         store: Open database for measurements.
         setup: System, runtime and conditions; default: the choice of ``set_up``.
         target: Wanted relative half-width; measuring ends when all intervals reach it.
-        budget_s: Seconds for the whole call; measuring ends earlier. A begun step is finished.
+        budget_s: Seconds for the whole call, without waiting for another process. If preparing the models took them,
+            nothing is measured.
         measure: False to use stored measurements only.
         progress: Called between requests to the worker.
 
     Returns:
-        One row per model in their order; a model that cannot be decomposed has an error.
+        One row per model in their order; a model that cannot be decomposed has an error. Without a measurement, such
+        as beside another measuring process, rows are predicted from what is stored.
         ``parts.prediction_reason`` has the reason for an unknown latency.
 
     Raises:
         AmbiguousQuery: ``measure`` is false and several stored combinations match.
         UsageError: Target or budget is not positive, or a system or stack is given although bricks may be measured.
-        DlbricksError: The machine cannot measure now, or the database cannot be read or written.
+        DlbricksError: The runtime cannot run here, or the database cannot be read or written.
 
     Example:
         >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
         ...     (row,) = predict(find_models(["squeezenet"]), store=store)
     """
-    begun = time.monotonic()
+    begun = work_clock()
     if not (0 < target < math.inf and 0 < budget_s < math.inf):
         raise UsageError("target and budget are positive numbers", remedy="for example target=0.1, budget_s=10")
     how = settled(setup or set_up())
@@ -185,25 +191,40 @@ def predict(
     learned = learn(store, choice)
     # Bricks of others would not complete them.
     able = [model for model in decomposed if not cannot_be_bricks(model.graph)]
-    gaps, noise = Gaps(able, evidence, learned), tuple[str, ...]()
+    gaps, noise, unmeasured = Gaps(able, evidence, learned), tuple[str, ...](), ""
+    prepared_s = work_clock() - begun
     for number in range(ROUNDS if measure else 0):
         if number and (learned is None or learned.familiar):
             break
-        left_s = budget_s - (time.monotonic() - begun) - START_S
+        left_s = budget_s - (work_clock() - begun) - START_S
+        if left_s <= 0:
+            if not number and gaps.open:
+                unmeasured = _SPENT.format(prepared=duration(prepared_s), budget=duration(budget_s))
+            break
         keys = gaps.choose(math.log1p(target), VISITS, left_s) - taken
         if not keys:
             break
         noise = noise or quietness(watch_s=_WATCH_S).reasons
         some = [replace(model, sequences=tuple(part for part in model.sequences if part.key in keys)) for model in able]
-        with TemporaryDirectory(prefix="dlbricks-predict-") as folder:
-            plan.measure([model for model in some if model.sequences], Path(folder, "suite"), _PACE)
+        try:
+            with TemporaryDirectory(prefix="dlbricks-predict-") as folder:
+                pace: PaceFields = {**_PACE, "within_s": left_s + START_S}
+                plan.measure([model for model in some if model.sequences], Path(folder, "suite"), pace)
+        except MachineBusy as error:
+            unmeasured = f"nothing is measured: {error}"
+            break
         taken |= keys  # failed bricks too: they are not tried again
         evidence = evidence_under(choice, decomposed, store, how, cut_of(how), evidence.executed)
         gaps = Gaps(able, evidence, learned, taken)
     evidence = gaps.filled(evidence)
     rows = tuple(construct(model, evidence) for model in decompositions)
-    return Predictions(rows, frozenset(taken), target, time.monotonic() - begun, noise)
+    return Predictions(rows, frozenset(taken), target, work_clock() - begun, noise, unmeasured)
 
+
+_SPENT = (
+    "nothing is measured: preparing the models took {prepared} of {budget}. What it prepared is kept, so that the same "
+    "command measures now."
+)
 
 _WATCH_S = 0.2
 """Seconds to watch other processes before measuring."""
@@ -258,6 +279,8 @@ def predictions_answer(predictions: Predictions) -> Answer:
         )
     if predictions.noise:
         summary.append(f"{'; '.join(predictions.noise)}: no interval contains what that does to caches and memory")
+    if predictions.unmeasured:
+        summary.append(predictions.unmeasured)
     summary.append(f"{len(predictions.measured)} bricks measured in {duration(predictions.wall_s)}.")
     return Answer.of(predictions.records(), columns=_COLUMNS, summary=summary)
 

@@ -17,14 +17,15 @@ from ..constructor.correction import with_denormals
 from ..constructor.evidence import Evidence
 from ..constructor.result import Estimate
 from ..db import Measurement, Store
+from ..errors import DlbricksError, UsageError
 from ..generator.decomposition.decompose import decompose, readable
+from ..generator.machine.lock import work_clock
 from ..models import ModelSource
 from .estimation.estimate import estimate, estimates_between, estimates_in
 from .estimation.learning import Gaps, learn
 from .estimation.reading import evidence_under, missing
 from .findings.analyses.runtime_settings import DENORMALS
-from .findings.finding import Finding
-from .findings.kept_findings import KeptFindings, keep_findings, kept_findings
+from .findings.finding import LATE, Finding
 from .measuring import MeasuringPlan, measure_missing, with_ceilings
 from .report.page.page import render_page
 from .report.reported import Report
@@ -32,11 +33,15 @@ from .report.section import Section
 from .setups import Setup, choice_here, cut_of, evidence_here, notes_of, set_up, settled, stored_here
 
 if TYPE_CHECKING:
+    from ..generator.measurement.alone import Alone
     from ..generator.progress import ProgressCallback
 
 
-ALL_REMEDIES = ("every remedy",)
-"""What was not tried of a model that was analysed without proofs."""
+_GRACE = 0.1
+"""Share of a budget beyond its end for analyses, which measure nothing."""
+
+_ALONE_S = 8.0
+"""What a model takes in two processes of its own, with the arena and without it."""
 
 
 def report(
@@ -52,6 +57,7 @@ def report(
     prove: bool = True,
     write: str | os.PathLike[str] | None = None,
     interpolate: bool = False,
+    alone: bool = False,
     progress: ProgressCallback | None = None,
     first: Callable[[Sequence[Estimate]], None] | None = None,
 ) -> Report:
@@ -64,12 +70,14 @@ def report(
         setup: How to measure; by default as ``set_up``.
         measure: Decompose and measure missing models; False: use only stored measurements.
         visits: Number of visits of each brick and model.
-        budget_s: Total time, instead of ``visits``. It also ends analyses and proofs; the page has the results until
-            then.
+        budget_s: Total time of work, instead of ``visits``; waiting for another process is none. It also ends analyses
+            and proofs; the page has the results until then.
         suite: Folder for the bricks; None: a temporary one.
-        prove: Try the remedies, if there is time and ``measure`` is true. Proven findings are not tried again.
+        prove: Try the remedies, if there is time and ``measure`` is true. What the database has proofs of is not tried
+            again.
         write: Folder for improved models with a proven saving.
         interpolate: Interpolate missing bricks between sizes of a model, as ``estimate_between``.
+        alone: Also run each model in a process of its own, for its memory and the percentiles of its executions.
         progress: Called between requests to the worker.
         first: Called before models are measured, with their estimates from stored and predicted bricks.
 
@@ -78,6 +86,7 @@ def report(
 
     Raises:
         AmbiguousQuery: With ``measure=False``, several stored combinations match; the message lists them.
+        UsageError: ``alone`` with ``measure=False``.
         DlbricksError: The machine cannot measure now, or the suite's folder holds something else.
         OSError: The page cannot be written.
 
@@ -85,10 +94,12 @@ def report(
         >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
         ...     made = report(find_models(["squeezenet"]), store=store, out="report.html")
     """
+    if alone and not measure:
+        raise UsageError("a model runs alone now, and nothing is measured", remedy="leave out one of both")
     begun = time.monotonic()
-    until = math.inf if budget_s is None else begun + budget_s
+    until = math.inf if budget_s is None else work_clock() + budget_s
     how = settled(setup or set_up()) if measure else setup or set_up()
-    plan = MeasuringPlan(store, how, visits, budget_s, until, progress)
+    plan = MeasuringPlan(store, how, visits, budget_s, until, progress, _ALONE_S * len(models) if alone else 0.0)
     generated, measured = None, None
     interrupted: KeyboardInterrupt | None = None
     if measure:
@@ -109,10 +120,13 @@ def report(
     if interpolate:
         query = (stored_here(store, how) if measure else how) or how
         estimates = estimates_between(store, models, query, cut_of(how))
+    memories, refused = _alone(estimates, how) if alone and interrupted is None else ({}, ())
     if interrupted is None:
         sections, unasked, interrupted = _analysed(estimates, plan, write, prove=measure and prove)
     else:
         sections, unasked = tuple(map(Section, estimates)), ()
+    sections = tuple(replace(section, alone=memories.get(section.name)) for section in sections)
+    unasked += refused
     page = None
     if out is not None and any(section.estimate.error is None for section in sections):
         page = Path(out)
@@ -138,6 +152,17 @@ def _with_predictions(
     if evidence.choice is None:
         evidence = evidence_under(choice, readable(models), store, how, cut_of(how))
     return Gaps(lacking, evidence, learn(store, choice)).filled(evidence)
+
+
+def _alone(estimates: Sequence[Estimate], how: Setup) -> tuple[dict[str, Alone], tuple[str, ...]]:
+    """Return the models in processes of their own by name, and why some could not be run so."""
+    from ..generator.measurement.alone import run_alone
+
+    able = [entry for entry in estimates if entry.error is None]
+    answers = run_alone([entry.model.source for entry in able], how.settings())
+    pairs = [(entry.name, answer) for entry, answer in zip(able, answers, strict=True)]
+    ran = {name: answer for name, answer in pairs if not isinstance(answer, DlbricksError)}
+    return ran, tuple(f"{name} was not run alone: {answer}" for name, answer in pairs if name not in ran)
 
 
 def _analysed(
@@ -176,30 +201,26 @@ def _analysed_model(
     prove: bool,
 ) -> tuple[Section, list[str]]:
     """Return one analysed model, and what was left out with the reasons."""
-    unasked: list[str] = []
-    late, known = time.monotonic() >= plan.until, kept_findings(truth)
-    wanted = known is None or (prove and (write is not None or bool(known.untried)))
-    if known is None and late:
-        unasked.append(f"{entry.name} was not analysed: the time was up")
-    elif wanted and not late:
-        from .findings.analyze import analyze  # the findings of most models are kept
+    from .findings.analyze import analyze  # what it needs is much, and many models have nothing to analyse
 
-        conditions = asdict(replace(truth.conditions, cache=entry.place.cache or ""))
-        (row,) = analyze(
-            [entry if _shows_execution(entry) else entry.model.source],
-            store=plan.store, query=Query(truth.system, truth.stack, **conditions), prove=prove, until=plan.until,
-            write=Path(write) if prove and write is not None else None, progress=plan.progress,
-        ).rows  # fmt: skip
-        if row.error is not None:
-            unasked.append(f"{row.name} was not analysed: {row.error}")
-        else:
-            names = tuple(reason.partition(": ")[0] for reason in row.unasked)
-            known = KeptFindings(row.findings, names if prove else ALL_REMEDIES)
-            unasked += [f"{row.name}: {reason}" for reason in row.unasked]
-            keep_findings(truth, known)
-    if known is None:
-        return Section(entry), unasked
-    return Section(_with_denormals(entry, known.findings), known.findings, known.untried), unasked
+    late = work_clock() >= plan.until
+    until = plan.until + _GRACE * (plan.budget_s or 0.0) if late else plan.until
+    conditions = asdict(replace(truth.conditions, cache=entry.place.cache or ""))
+    (row,) = analyze(
+        [entry if _shows_execution(entry) else entry.model.source],
+        store=plan.store, query=Query(truth.system, truth.stack, **conditions), prove=prove and not late,
+        again=write is not None, until=until, write=Path(write) if prove and write is not None else None,
+        progress=plan.progress,
+    ).rows  # fmt: skip
+    if row.error is not None:
+        return Section(entry), [f"{row.name} was not analysed: {row.error}"]
+    unasked = [f"{row.name}: {reason}" for reason in row.unasked] if prove else []
+    if late and any(reason.endswith(LATE) for reason in row.unasked):
+        proven = Section(_with_denormals(entry, row.findings), row.findings or None, row.untried)
+        return proven, [f"{row.name} was not analysed: {LATE}"]
+    if late and prove and row.untried:
+        unasked.append(f"{row.name}: no remedy was tried: {LATE}")
+    return Section(_with_denormals(entry, row.findings), row.findings, row.untried), unasked
 
 
 def _with_denormals(entry: Estimate, findings: Sequence[Finding]) -> Estimate:

@@ -30,6 +30,12 @@ def shell_command(task: Task) -> str:
     return " && ".join(shell_steps(task))
 
 
+def improve_command(source: ModelSource, out: str = "") -> str:
+    """Return the shell command that searches rewrites of a model; by default the new file has the model's name."""
+    name = source.zoo or (source.name if source.path is None else source.path.stem)
+    return shlex.join(["dlbricks", "improve", *model_words(source), "-o", out or f"{name}-faster.onnx"])
+
+
 def shell_steps(task: Task, *, database: bool = True) -> list[str]:
     """Return the commands of a task, in order.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from ..constructor.uncertainty.interval import Uncertainty
 from ..db import Store, Subject
 from ..db.queries import Filter
 from ..errors import UsageError
+from ..generator.machine.lock import work_clock
 from ..generator.measurement.pace import RunCosts
 from ..generator.measurement.run import RunReport, Width, run
 from ..generator.measurement.settings import MeasurementFields, MeasurementSettings, settings_from
@@ -65,7 +65,7 @@ def run_to(
         )
     fields: Any = {name: order.pop(name) for name in MeasurementFields.__annotations__ if name in order}
     settings = settings_from(settings, fields)
-    begun, visits, keys, reports = time.monotonic(), VISITS, suite.keys, list[RunReport]()
+    begun, visits, keys, reports = work_clock(), VISITS, suite.keys, list[RunReport]()
     widths: dict[str, Width | None] = {}
     while keys:
         first = not reports
@@ -86,7 +86,7 @@ def run_to(
         for name, half in halves.items():
             widest = max(half, floor)
             widths[name] = Width(widest, floor, enough=widest <= max(target, NEARLY * floor))
-        spent = settings.budget_s is not None and time.monotonic() - begun >= settings.budget_s
+        spent = settings.budget_s is not None and work_clock() - begun >= settings.budget_s
         if spent or visits >= settings.visits:
             break
         visits *= _FACTOR

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from ..errors import BackendError, ModelError, UsageError, WorkerError
 from . import options as shared
 from .console import answer, is_quiet, judgements, most_rows, note, show_and_raise, standing, watched, with_limits
 from .models import (
+    ALONE,
     NATURAL,
     NEW_FILE,
     NEW_FOLDER,
@@ -56,7 +57,11 @@ if TYPE_CHECKING:
 @flag("--no-prove", "Do not try remedies.")
 @shared.interpolate_option
 @option("--write", "Folder for improved models with a proven saving.", NEW_FOLDER, metavar="DIR")
-@limits_option("'latency>10ms', 'size>50MB'; repeatable.", "latency", "size")
+@flag("--alone", "Also run each model in a process of its own: its memory on the page.")
+@limits_option(
+    "'latency>10ms', 'p95>15ms', 'memory>200MB', 'size>50MB'; repeatable. p95 and memory imply --alone.",
+    *("latency", "p95", "memory", "size"),
+)
 @shared.measuring_options
 def report(
     *,
@@ -90,6 +95,7 @@ def report(
         for line in first_answer(rows):
             note(line)
 
+    options["alone"] |= any(limit.figure in ALONE for limit in limits)
     setup = take_setup(options, stored=stored)
     if setup.picked and not is_quiet():
         note(f"picked: {' '.join(setup.picked)}")
@@ -133,6 +139,14 @@ def open_store(database: str, sources: Sequence[ModelSource], *, stored: bool) -
     from ..db.merging import open_for_results
 
     return open_stored(database, sources) if stored else open_for_results(database)
+
+
+def existing(database: str) -> AbstractContextManager[Store | None]:
+    """Open a database for writing if it exists."""
+    from ..db import Store
+    from ..db.place import DatabasePlace
+
+    return Store.open(database, create=False) if DatabasePlace.of(database).inspect() else nullcontext()
 
 
 @click.command()
@@ -277,7 +291,7 @@ def analyze(*, fail_on: float | None, database: str, **options: Any) -> None:
     from ..analyzer.report.answers.findings import analyze_answer
 
     sources = take_models(options)
-    with open_stored(database, sources) as store, watched() as progress:
+    with open_store(database, sources, stored=not options["prove"]) as store, watched() as progress:
         report = analyze_models(sources, store=store, progress=progress, **options)
     crossed = fail_on is not None and any(row.largest_share > fail_on for row in report.rows)
     answer(analyze_answer(report, most=most_rows()), complete=report.complete, crossed=crossed)
@@ -293,11 +307,11 @@ def analyze(*, fail_on: float | None, database: str, **options: Any) -> None:
     "Accept changes of the last digits beyond the model's own noise, up to 0.001 of an output's largest value.",
 )
 @data_option("compared on them too, timed on the first; repeatable.", multiple=True)
-@shared.quiet_option
-@shared.wait_option
-@shared.format_options
-def improve(*, out: Path | None, **options: Any) -> None:
+@shared.measuring_options
+def improve(*, out: Path | None, database: str, **options: Any) -> None:
     """Write a faster file that computes the same for every input: each rewrite is proven, then timed.
+
+    A database that exists keeps the result for 'analyze' and 'report'.
 
     \b
     Example:
@@ -308,8 +322,8 @@ def improve(*, out: Path | None, **options: Any) -> None:
 
     (source,) = whole_models(options, 1, "improve one at a time")
     try:
-        with watched() as progress:
-            improvement = improve_model(source, out, progress=progress, **options)
+        with existing(database) as store, watched() as progress:
+            improvement = improve_model(source, out, store=store, progress=progress, **options)
     except (BackendError, ModelError, WorkerError) as error:
         if assumed := assumed_dimensions(source):
             raise ModelError(f"{source.name} does not run with {assumed} ({error.message})") from error

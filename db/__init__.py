@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Kernel,
         KernelView,
         Measurement,
+        Proofs,
         Run,
         Stack,
         Stop,
@@ -33,15 +34,16 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Block", "Combination", "Conditions", "Failure", "Filter", "Kernel", "KernelView", "Measurement", "Run", "Stack",
-    "Stop", "Store", "Subject", "System", "Transferred", "Upgrade", "Verdict", "export", "frame", "merge", "upgrade",
+    "Block", "Combination", "Conditions", "Failure", "Filter", "Kernel", "KernelView", "Measurement", "Proofs", "Run",
+    "Stack", "Stop", "Store", "Subject", "System", "Transferred", "Upgrade", "Verdict", "export", "frame", "merge",
+    "upgrade",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
         **dict.fromkeys(("Block", "Combination", "Conditions", "Failure", "Kernel", "KernelView"), "values"),
-        **dict.fromkeys(("Measurement", "Run", "Stack", "Stop", "Subject", "System", "Verdict"), "values"),
+        **dict.fromkeys(("Measurement", "Proofs", "Run", "Stack", "Stop", "Subject", "System", "Verdict"), "values"),
         **dict.fromkeys(("export", "frame"), "exporting"),
         **dict.fromkeys(("Upgrade", "upgrade"), "revision"),
         "Filter": "queries",

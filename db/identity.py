@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from .rows import Row, to_keyed
-from .schema import COMBINATION, ITEM, KERNEL_VIEW, STACK, SYSTEM
+from .schema import COMBINATION, ITEM, STACK, SYSTEM
 from .values import Conditions, Identity, Stack, System
 
 CHUNK = 500
@@ -167,21 +167,20 @@ def _known_items(
     return {(subject, key, variant): id_ for id_, subject, key, variant in connection.execute(query)}
 
 
-def put_view(connection: Connection, identity: Identity, row: Mapping[str, Any]) -> bool:
-    """Store a kernel view in place of an older one of the same item.
+def put_latest(connection: Connection, table: Table, identity: Identity, row: Mapping[str, Any]) -> bool:
+    """Store a row of an item, in place of an older one.
 
     Args:
         connection: Inside a writing transaction.
-        identity: Identity of the view.
-        row: Columns of ``KERNEL_VIEW`` except ``item_id``.
+        table: ``KERNEL_VIEW`` or ``PROOF``.
+        identity: Identity of the item.
+        row: Columns of the table except ``item_id``.
 
     Returns:
-        True if it was stored; False if the existing view is as new.
+        True if it was stored; False if the existing row is as new.
     """
     item = item_ids(connection, [identity])[identity]
-    if insert_new(connection, KERNEL_VIEW, [{**row, "item_id": item}]):
+    if insert_new(connection, table, [{**row, "item_id": item}]):
         return True
-    later = (
-        update(KERNEL_VIEW).where(KERNEL_VIEW.c.item_id == item, KERNEL_VIEW.c.taken_us < row["taken_us"]).values(**row)
-    )
+    later = update(table).where(table.c.item_id == item, table.c.taken_us < row["taken_us"]).values(**row)
     return connection.execute(later).rowcount == 1

@@ -17,8 +17,8 @@ from . import schema, values
 from .faults import guarded
 from .identity import CHUNK, chunks, stored_stacks, stored_systems
 from .place import BUSY_TIMEOUT_S, WRITING, DatabasePlace, engine
-from .revision import NEW, check, identify, make_tables, use_wal
-from .rows import STATISTICS, checked, to_block, to_measurement, to_run, to_view
+from .revision import NEW, check, has_proofs, identify, make_tables, use_wal
+from .rows import STATISTICS, checked, to_block, to_measurement, to_proofs, to_run, to_view
 
 # Selection of measurements, failures or kernel views.
 
@@ -329,11 +329,13 @@ class Reader:
     def _prepare(self, *, create: bool, read_only: bool, busy_timeout_s: float) -> None:
         with self._engine.connect() as connection:
             revision = identify(connection, self.place)
-        if not read_only and revision in (NEW, schema.REVISION):
+        if not read_only and revision in (NEW, schema.REVISION, *schema.EXTENDABLE):
             use_wal(self._engine, self.place, timeout_s=busy_timeout_s)
         if revision == NEW:
             if not create:
                 raise ForeignDatabase(f"database {self.place} is empty", remedy="name another one with --db")
+            revision = make_tables(self._engine, self.place)
+        elif not read_only and revision in schema.EXTENDABLE:
             revision = make_tables(self._engine, self.place)
         check(revision, self.place)
         if not read_only and self.place.sqlite:
@@ -506,6 +508,17 @@ class Reader:
                 for row in connection.execute(query.where(c.item_id.in_(part)))
             }
 
+    def proofs(self, identity: values.Identity) -> values.Proofs | None:
+        """Return the results of trials for a model; None without any."""
+        c = schema.PROOF.c
+        query = sql.select(c.contents, c.form, c.findings, c.untried)
+        with self.reading() as connection:
+            if not has_proofs(connection):
+                return None
+            items = _matching_items(connection, Filter.of(identity))
+            row = connection.execute(query.where(c.item_id.in_(items))).mappings().one_or_none()
+            return None if row is None else to_proofs(dict(row))
+
     def contenders(
         self,
         *,
@@ -637,4 +650,5 @@ def _counts(connection: sql.Connection) -> dict[str, int]:
         "blocks": count(_block),
         "failures": count(_failure),
         "kernel_views": count(_view),
+        "proofs": count(schema.PROOF) if has_proofs(connection) else 0,
     }

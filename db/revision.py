@@ -7,13 +7,13 @@ import sqlite3
 import time
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, func, insert, inspect, select, text
+from sqlalchemy import Connection, Engine, func, insert, inspect, select, text, update
 from sqlalchemy.exc import OperationalError
 
 from ..errors import ForeignDatabase, NewerDatabase, OlderDatabase, StoreError
 from .faults import guarded
 from .place import BUSY_TIMEOUT_S, WRITING, DatabasePlace, engine
-from .schema import APPLICATION_ID, EARLIER, METADATA, REVISION, REVISION_TABLE
+from .schema import APPLICATION_ID, EARLIER, EXTENDABLE, METADATA, PROOF, REVISION, REVISION_TABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,19 @@ def _require_tables(connection: Connection, database: DatabasePlace) -> None:
             )
 
 
+def has_proofs(connection: Connection) -> bool:
+    """Return False for a database of a revision without the table of proofs."""
+    return inspect(connection).has_table(PROOF.name)
+
+
 def check(revision: str, database: DatabasePlace) -> None:
-    """Refuse every revision except the current one.
+    """Refuse every revision that this version cannot read.
 
     Raises:
         NewerDatabase: The revision is unknown to this version.
         OlderDatabase: The revision is from before the first release.
     """
-    if revision == REVISION:
+    if revision in (REVISION, *EXTENDABLE):
         return
     if revision in EARLIER:
         raise OlderDatabase(
@@ -89,7 +94,7 @@ def check(revision: str, database: DatabasePlace) -> None:
 
 
 def upgrade(url: str | os.PathLike[str]) -> Upgrade:
-    """Upgrade a database; since there is only one revision, nothing is changed.
+    """Upgrade a database: add the tables that it lacks.
 
     Raises:
         StoreError: As in ``Store.open``; also if the database does not exist or is empty.
@@ -101,19 +106,20 @@ def upgrade(url: str | os.PathLike[str]) -> Upgrade:
     try:
         with guarded(str(database)), sql_engine.connect() as connection:
             before = identify(connection, database)
+        if before == NEW:
+            raise StoreError(f"database {database} is empty", remedy="nothing needs an upgrade")
+        check(before, database)
+        with guarded(str(database)):
+            return Upgrade(before, make_tables(sql_engine, database))
     finally:
         sql_engine.dispose()
-    if before == NEW:
-        raise StoreError(f"database {database} is empty", remedy="nothing needs an upgrade")
-    check(before, database)
-    return Upgrade(before=before, after=REVISION)
 
 
 def make_tables(engine: Engine, database: DatabasePlace) -> str:
-    """Create the tables of a new database and its revision in one transaction.
+    """Create the tables that a database lacks, and set its revision, in one transaction.
 
     Returns:
-        The revision; another one if another process was first.
+        The revision; another one for a database that this version cannot extend.
     """
     with engine.connect().execution_options(**{WRITING: True}) as connection, connection.begin():
         if connection.dialect.name == "postgresql":  # no other process makes tables meanwhile
@@ -125,6 +131,10 @@ def make_tables(engine: Engine, database: DatabasePlace) -> str:
             connection.execute(insert(REVISION_TABLE).values(version_num=REVISION))
             if database.sqlite:
                 connection.execute(text(f"PRAGMA application_id={APPLICATION_ID:d}"))
+            revision = REVISION
+        elif revision in EXTENDABLE:
+            METADATA.create_all(connection)  # those that are missing
+            connection.execute(update(REVISION_TABLE).values(version_num=REVISION))
             revision = REVISION
     return revision
 

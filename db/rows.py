@@ -16,8 +16,22 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy import JSON, BigInteger, Column, Double, Integer, LargeBinary, RowMapping, String, Table, Text
 
-from .schema import MEASUREMENT, RUN
-from .values import Block, Identity, Kernel, KernelView, Measurement, Run, Stack, Stop, Summary, System, Verdict, Visit
+from .schema import MEASUREMENT, PROOF, RUN
+from .values import (
+    Block,
+    Identity,
+    Kernel,
+    KernelView,
+    Measurement,
+    Proofs,
+    Run,
+    Stack,
+    Stop,
+    Summary,
+    System,
+    Verdict,
+    Visit,
+)
 
 _Keyed = TypeVar("_Keyed", System, Stack)
 
@@ -316,3 +330,21 @@ def _is_kernel(entry: Sequence[object]) -> bool:
     *texts, calls, time_ns = entry
     whole = isinstance(calls, int) and (time_ns is None or isinstance(time_ns, int))
     return whole and all(isinstance(text, str) for text in texts)
+
+
+def proofs_row(proofs: Proofs) -> Row:
+    """Return the columns of ``PROOF`` for results of trials."""
+    return asdict(proofs)
+
+
+def to_proofs(row: Mapping[str, Any]) -> Proofs:
+    """Return the results of trials in a row of ``PROOF``.
+
+    Raises:
+        ValueError: A value is not one that dlbricks may have written.
+    """
+    for name in Proofs.__slots__:
+        _check(PROOF.c[name], row[name])
+    if not all(isinstance(name, str) for name in row["untried"]):
+        raise ValueError("stored proofs cannot be read")
+    return Proofs(row["contents"], row["form"], tuple(row["findings"]), tuple(row["untried"]))

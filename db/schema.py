@@ -5,12 +5,13 @@
     system ─┐                       run ──┬── measurement ──< block
             ├─< combination ─< item ──────┤
     stack ──┘                    │        └── failure
-                                 └── kernel_view
+                                 ├── kernel_view
+                                 └── proof
 
 A *combination* is a system, a stack and conditions. An *item* is one brick or model under one combination: the identity
 of measurements. A *measurement* is open until ``finished_us`` is set; an item has at most one open one on each node.
 Systems and stacks are identified by content, runs, measurements and failures by UUID; integer keys are local to a file.
-An item has at most one kernel view, the latest.
+An item has at most one kernel view and one row of proofs, the latest.
 """
 
 from __future__ import annotations
@@ -40,8 +41,11 @@ from sqlalchemy.types import TypeEngine
 APPLICATION_ID = 0x444C4252
 """``PRAGMA application_id`` of dlbricks' SQLite files: "DLBR" in ASCII."""
 
-REVISION = "0006"
-"""Schema revision that this version reads and writes."""
+REVISION = "0007"
+"""Schema revision that this version writes."""
+
+EXTENDABLE = ("0006",)
+"""Revisions that only lack tables: they are read as they are, and get the tables when opened for writing."""
 
 EARLIER = ("", "0001", "0002", "0003", "0004", "0005")
 """Revisions of versions that were never released; nothing reads them."""
@@ -218,4 +222,15 @@ KERNEL_VIEW = Table(  # the kernels that ran for an item (``values.KernelView``)
     _required("executions", Integer),
     _required("wall_ns", BigInteger),
     _required("kernels", JSON),  # name, operator, place, calls and time of each
+)
+
+PROOF = Table(  # results of trials of remedies for a model (``values.Proofs``), all in one row
+    "proof",
+    METADATA,
+    Column("item_id", Integer, ForeignKey("item.id"), primary_key=True, autoincrement=False),
+    _required("taken_us", BigInteger),  # since 1970, UTC; the later of two rows of an item stays
+    _required("contents", _KEY),
+    _required("form", Integer),
+    _required("findings", JSON),
+    _required("untried", JSON),
 )

@@ -11,11 +11,11 @@ from sqlalchemy.exc import IntegrityError
 
 from ..errors import StoreError
 from .faults import guarded
-from .identity import insert_new, item_ids, put_view
+from .identity import insert_new, item_ids, put_latest
 from .queries import Reader
-from .rows import STATISTICS, block_row, keyed_row, run_row, statistics_row, view_row
-from .schema import BLOCK, FAILURE, MEASUREMENT, RUN, STACK, SYSTEM
-from .values import PROTOCOL, Block, Failure, Identity, KernelView, Measurement, Run, Stack, System
+from .rows import STATISTICS, block_row, keyed_row, proofs_row, run_row, statistics_row, view_row
+from .schema import BLOCK, FAILURE, KERNEL_VIEW, MEASUREMENT, PROOF, RUN, STACK, SYSTEM
+from .values import PROTOCOL, Block, Failure, Identity, KernelView, Measurement, Proofs, Run, Stack, System
 
 _measurement, _block, _failure, _run = MEASUREMENT, BLOCK, FAILURE, RUN
 _is_open = _measurement.c.finished_us.is_(None)
@@ -224,7 +224,12 @@ class Store(Reader):
     def put_kernels(self, identity: Identity, view: KernelView) -> None:
         """Store which kernels ran for an item, in place of an earlier view of it; its stack must be stored."""
         with self.writing() as connection:
-            put_view(connection, identity, view_row(view) | {"taken_us": _now_us()})
+            put_latest(connection, KERNEL_VIEW, identity, view_row(view) | {"taken_us": _now_us()})
+
+    def put_proofs(self, identity: Identity, proofs: Proofs) -> None:
+        """Store the results of trials for a model, in place of earlier ones; its system and stack must be stored."""
+        with self.writing() as connection:
+            put_latest(connection, PROOF, identity, proofs_row(proofs) | {"taken_us": _now_us()})
 
 
 def _nodes(connection: Connection, runs: Collection[str]) -> dict[str, str]:

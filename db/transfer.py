@@ -9,19 +9,20 @@ from typing import Any
 from sqlalchemy import Connection, Table, bindparam, exists, or_, select, update
 
 from . import schema
-from .identity import CHUNK, insert_new, item_ids, put_view, stored_stacks, stored_systems
-from .rows import Row, checked, keyed_row, to_block, to_view
+from .identity import CHUNK, insert_new, item_ids, put_latest, stored_stacks, stored_systems
+from .revision import has_proofs
+from .rows import Row, checked, keyed_row, to_block, to_proofs, to_view
 from .values import Conditions, Identity, Stack, Subject, System
 
 _combination, _item, _measurement = schema.COMBINATION, schema.ITEM, schema.MEASUREMENT
 _block, _failure, _run = schema.BLOCK, schema.FAILURE, schema.RUN
-_view = schema.KERNEL_VIEW
+_view, _proof = schema.KERNEL_VIEW, schema.PROOF
 
 
 class Policy:
     """The selection and conversion of copied rows; this class copies all finished results unchanged.
 
-    A selection contains no kernel views, which are not assigned to runs, and only its own systems and stacks.
+    A selection contains only its own systems and stacks. Kernel views and proofs belong to no run, and are left out.
 
     Args:
         node: Copy only measurements of this node; None for all.
@@ -63,6 +64,7 @@ class Transferred:
         blocks: Their blocks of raw samples.
         failures: Failures.
         kernel_views: Kernel views, including those that replaced an older one.
+        proofs: Models with proofs, including those that replaced older ones.
     """
 
     systems: int = 0
@@ -72,6 +74,7 @@ class Transferred:
     blocks: int = 0
     failures: int = 0
     kernel_views: int = 0
+    proofs: int = 0
 
 
 def transfer(source: Connection, target: Connection, policy: Policy | None = None) -> Transferred:
@@ -79,8 +82,8 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
 
     Systems and stacks are identified by content (their keys are recomputed, so that an edited file cannot present one
     machine as another), runs, measurements and failures by UUID. Rows of the target are changed in two cases only: a
-    run that has ended since, and a kernel view that is older than the source's. Open items are not copied: only the
-    machine that began one can continue it.
+    run that has ended since, and kernel views and proofs that are older than the source's. Open items are not copied:
+    only the machine that began one can continue it.
 
     Args:
         source: Connection to read from.
@@ -106,8 +109,11 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
         blocks += insert_new(target, _block, taken)
     for rows in _new_rows(source, target, _failure, items, runs):
         failures += insert_new(target, _failure, [policy.failure(row) for row in rows])
-    views = 0 if policy.conditions else _views(source, target, policy, identities)
-    return Transferred(systems, stacks, new_runs, measurements, blocks, failures, views)
+    views, proofs = 0, 0
+    if not policy.conditions:
+        views = sum(put_latest(target, _view, *view) for view in _views(source, policy, identities))
+        proofs = sum(put_latest(target, _proof, *row) for row in _proofs(source, identities))
+    return Transferred(systems, stacks, new_runs, measurements, blocks, failures, views, proofs)
 
 
 def _add_keyed(
@@ -148,8 +154,9 @@ def _identities(source: Connection, policy: Policy, subjects: Collection[str]) -
     rows = [checked(_combination, row) for row in source.execute(select(_combination)).mappings()]
     places = {row.pop("id"): list(row.values()) for row in rows}
     finished = exists().where(_measurement.c.item_id == _item.c.id, _measurement.c.finished_us.is_not(None))
-    failed, viewed = (exists().where(table.c.item_id == _item.c.id) for table in (_failure, _view))
-    results = [finished, failed, viewed]
+    tables = [_failure, _view, *([_proof] if has_proofs(source) else [])]
+    failed, *others = (exists().where(table.c.item_id == _item.c.id) for table in tables)
+    results = [finished, failed, *others]
     if policy.conditions:
         runs = select(_run.c.id).where(*policy.conditions)
         results = [finished.where(_measurement.c.run_id.in_(runs)), failed.where(_failure.c.run_id.in_(runs))]
@@ -185,15 +192,26 @@ def _blocks(source: Connection, measurements: Collection[str]) -> list[Row]:
     return rows
 
 
-def _views(source: Connection, target: Connection, policy: Policy, identities: Mapping[int, Identity]) -> int:
-    """Copy kernel views; of two views of an item the later one stays, by the clocks of the measuring machines."""
-    columns = [column for column in _view.c if column.name != "item_id"]
-    rows = source.execution_options(yield_per=CHUNK).execute(select(_view).order_by(_view.c.item_id)).mappings()
-    return sum(
-        put_view(target, identities[row["item_id"]], policy.view({column.name: row[column.name] for column in columns}))
-        for row in rows
-        if row["item_id"] in identities and to_view(checked(_view, row))
-    )
+def _views(source: Connection, policy: Policy, identities: Mapping[int, Identity]) -> Iterator[tuple[Identity, Row]]:
+    """Yield kernel views; of two views of an item the later one stays, by the clocks of the measuring machines."""
+    for identity, row in _of_items(source, _view, identities):
+        to_view(row)
+        yield identity, policy.view(row)
+
+
+def _proofs(source: Connection, identities: Mapping[int, Identity]) -> Iterator[tuple[Identity, Row]]:
+    """Yield proofs; of two rows of an item the later one stays likewise."""
+    for identity, row in _of_items(source, _proof, identities) if has_proofs(source) else ():
+        to_proofs(row)
+        yield identity, row
+
+
+def _of_items(source: Connection, table: Table, identities: Mapping[int, Identity]) -> Iterator[tuple[Identity, Row]]:
+    """Yield the row of each item in a table, without ``item_id``."""
+    for row in source.execution_options(yield_per=CHUNK).execute(select(table).order_by(table.c.item_id)).mappings():
+        if row["item_id"] in identities:
+            columns = checked(table, row)
+            yield identities[columns.pop("item_id")], columns
 
 
 def _identity(row: Mapping[str, Any], places: Mapping[int, list[Any]]) -> Identity:

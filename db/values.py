@@ -44,6 +44,12 @@ PARTS = (INNER, HOST)
 PROFILED_CACHE = "hot"
 """Cache state of recorded kernels, which do not depend on caches."""
 
+TRIED_CACHE = "hot"
+"""Cache state of trials of remedies: a model and its changed form alternate, for any cache state of their bricks."""
+
+QUIET = 0.8
+"""Share of quiet visits from which a machine was quiet."""
+
 _SMALL_LAST_LEVEL = 64 << 20
 """A last-level cache up to this size is evicted completely; larger ones are shared by many cores (``Evictor``)."""
 
@@ -347,6 +353,11 @@ class Measurement(_Identified):
     """Share of quiet visits, from the probes around them; None if unknown."""
 
     @property
+    def busy(self) -> bool:
+        """True if less than ``QUIET`` of its visits were quiet."""
+        return self.quiet is not None and self.quiet < QUIET
+
+    @property
     def latency_ns(self) -> float:
         """The mean: unlike medians, means of alternating visits add up."""
         return self.summary.mean_ns
@@ -424,6 +435,23 @@ class KernelView:
 
 
 @dataclass(frozen=True, slots=True)
+class Proofs:
+    """Results of trials of remedies for a model under one combination.
+
+    Attributes:
+        contents: Digest of the model's file, since a proof holds for its weights too.
+        form: Version of the analyses and of the form of ``findings``.
+        findings: The tried findings, as JSON.
+        untried: Names of remedies and analyses that were not tried.
+    """
+
+    contents: str
+    form: int
+    findings: tuple[Mapping[str, Any], ...]
+    untried: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Combination(Circumstances):
     """A system, a stack and conditions with stored results.
 
@@ -466,11 +494,15 @@ class Run:
     campaign: str = ""
     """The owner's name of the campaign; empty without one."""
 
+    @property
+    def models(self) -> Mapping[str, str]:
+        """Names of the models in the run, by key."""
+        names = self.options.get(MODELS)
+        return names if isinstance(names, Mapping) else {}
+
     def measured(self, name: str) -> str | None:
         """Return the key of the model with this name in the run; None for an unknown name."""
-        names = self.options.get(MODELS)
-        keys = [key for key, other in names.items() if other == name] if isinstance(names, Mapping) else []
-        return keys[0] if keys else None
+        return next((key for key, other in self.models.items() if other == name), None)
 
     @property
     def label(self) -> str:

@@ -247,20 +247,31 @@ def fingerprint(source: ModelSource) -> str | None:
     Returns:
         A SHA-256, hexadecimal; None for a model that cannot be read.
     """
-    try:
-        if source.problem is not None:
-            return None
-        if source.path is not None:
-            parts = _of_file(source.path)
-        elif source.zoo is not None:
-            from .zoo import fingerprint as of_zoo  # its imports are not needed for files
-
-            parts = [of_zoo(source.zoo, dict(source.dims))]
-    except (OSError, ValueError, ModelError):
+    parts = _contents(source)
+    if parts is None:
         return None
     control = [[[choice.node, choice.course, choice.how] for choice in source.control]] if source.control else []
     text = json.dumps([parts, source.batch, sorted(source.dims), *control])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def contents(source: ModelSource) -> str | None:
+    """Return the digest of ``fingerprint`` without the bound values."""
+    parts = _contents(source)
+    return None if parts is None else hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _contents(source: ModelSource) -> list[object] | None:
+    try:
+        if source.path is not None and source.problem is None:
+            return _of_file(source.path)
+        if source.zoo is not None and source.problem is None:
+            from .zoo import fingerprint as of_zoo  # its imports are not needed for files
+
+            return [of_zoo(source.zoo, dict(source.dims))]
+    except (OSError, ValueError, ModelError):
+        pass
+    return None
 
 
 def file_bytes(source: ModelSource) -> int | None:

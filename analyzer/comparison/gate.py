@@ -8,7 +8,6 @@ Processes are added until the verdict is clear, or the budget is spent.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from ...db.values import NATIVE, Conditions, RuntimeFields, Stack, runtime_from
 from ...errors import DlbricksError, UsageError
 from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.cores import physical_cores
+from ...generator.machine.lock import work_clock
 from ...generator.measurement.alone import Alone, run_alone
 from ...generator.measurement.settings import MeasurementSettings
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
@@ -69,7 +69,7 @@ class Gate(Tabular):
         verdict: The new model in relation to the old one.
         processes: Number of processes.
         visits: Visits of each model in all processes.
-        wall_s: Wall time in seconds.
+        wall_s: Wall time in seconds, without waiting for another process.
         largest_error: Largest difference of the outputs, relative to the largest value of the old output.
         stack: The runtime of both.
         threads: Its threads.
@@ -183,7 +183,7 @@ def gate(
         <Relation.SLOWER: 'SLOWER'>
     """
     check_minimum_effect(minimum_effect)
-    begun = time.monotonic()
+    begun = work_clock()
     place = place_of(runtime_from(fields), threads or len(physical_cores()), dtype)
     with TemporaryDirectory(prefix="dlbricks-gate-") as name:
         before, after = (
@@ -208,7 +208,7 @@ def gate(
         verdict,
         len(trial.before_ns),
         trial.visits,
-        time.monotonic() - begun,
+        work_clock() - begun,
         trial.largest_error,
         trial.stacks[0],
         place.threads,
@@ -237,7 +237,7 @@ def alternate(
     Args:
         pair: The models, each at its place.
         minimum_effect: Relative difference that matters.
-        until: Time on the monotonic clock at which visiting ends.
+        until: Time on the ``work_clock`` at which visiting ends.
         progress: Called between visits.
 
     Raises:

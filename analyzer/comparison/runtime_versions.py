@@ -8,7 +8,6 @@ chance is not counted twice. Of the differences that are told, at most 5 % are c
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import decompose
 from ...generator.decomposition.generate import along_source, generate
 from ...generator.decomposition.observation import run_as_given
+from ...generator.machine.lock import work_clock
 from ...generator.measurement.pace import loops_of, warmups_of
 from ...generator.measurement.trial import Contender, Trial, TrialPair, brick_pair, place_of, try_out
 from ...generator.network.network import read_network
@@ -170,7 +170,7 @@ class VersionComparison(Tabular):
         call: Latencies of a call of one addition: a brick's difference excludes theirs. None if it is unknown.
         minimum_effect: Relative difference that matters.
         threads: Threads of the runtime.
-        wall_s: Wall time in seconds, environments included.
+        wall_s: Wall time in seconds, environments included, without waiting for another process.
     """
 
     ANSWER = "report.answers.versions.versions_answer"
@@ -246,7 +246,7 @@ def compare_versions(
         <Relation.SAME: 'SAME'>
     """
     check_minimum_effect(minimum_effect)
-    begun = time.monotonic()
+    begun = work_clock()
     first, second = versions
     backend = runtime.get("backend", "onnxruntime")
     base = version_of(first, backend)
@@ -259,7 +259,7 @@ def compare_versions(
     decomposed = along_source(decompose(models, cut, progress=progress), cut)
     cut_up = [model for model in decomposed if isinstance(model, Decomposition)]
     suite = generate(cut_up, out=folder, settings=cut).suite
-    trying = Trying(places, minimum_effect, time.monotonic() + budget_s, progress)
+    trying = Trying(places, minimum_effect, work_clock() + budget_s, progress)
     counts = Counter(part.key for model in cut_up for part in model.sequences)
     with TemporaryDirectory(prefix="dlbricks-versions-") as name:
         whole = trying.models(models, Path(name))
@@ -275,7 +275,7 @@ def compare_versions(
                 else row
                 for row, source in zip(rows, models, strict=True)
             ]
-    wall_s = time.monotonic() - begun
+    wall_s = work_clock() - begun
     return VersionComparison(base, other, tuple(rows), suite, call, minimum_effect, threads, wall_s)
 
 
@@ -351,7 +351,7 @@ class Trying:
     Attributes:
         places: The base and the other place.
         minimum_effect: Relative difference that matters.
-        until: Time on the monotonic clock at which visiting ends.
+        until: Time on the ``work_clock`` at which visiting ends.
         progress: Called between visits.
     """
 
@@ -376,7 +376,7 @@ class Trying:
                 pairs.append(TrialPair(base, other, label=source.name))
             except DlbricksError as error:
                 pairs.append(error)
-        begun = time.monotonic()
+        begun = work_clock()
         trials = iter(
             try_out(
                 [pair for pair in pairs if isinstance(pair, TrialPair)],
@@ -400,16 +400,16 @@ class Trying:
         """
         if not suite.keys:
             return {}, None
-        begun = time.monotonic()
+        begun = work_clock()
         seen, call = self._pass(suite, suite.keys, _FIRST, brief=True)
-        load_s = (time.monotonic() - begun) / len(seen) / _FIRST[0]
+        load_s = (work_clock() - begun) / len(seen) / _FIRST[0]
         suspects: dict[str, tuple[float, float]] = {}
         for key, brick in seen.items():
             if (levels := brick.levels) is not None and self._is_suspect(levels):
                 effect_ms = (counts or {}).get(key, 1) * abs(levels.after_ms - levels.before_ms)
                 visits_s = _FRESH[1] * sum(_visit_s(ms) for ms in (levels.before_ms, levels.after_ms))
                 suspects[key] = (effect_ms, _FRESH[0] * load_s + visits_s)
-        remaining_s, chosen = self.until - time.monotonic(), []
+        remaining_s, chosen = self.until - work_clock(), []
         for key, (_, cost_s) in sorted(suspects.items(), key=lambda item: -item[1][0]):
             remaining_s -= cost_s
             if remaining_s < 0:

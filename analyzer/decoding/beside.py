@@ -13,7 +13,7 @@ from ...db.samples.statistics import student
 from ...errors import BackendError, UsageError, WorkerError
 from ...generator.backends.base import Backend
 from ...generator.backends.registry import get
-from ...generator.machine.lock import machine_lock
+from ...generator.machine.lock import machine_lock, work_clock
 from ...generator.network.decoding import DecoderFile
 from ...generator.progress import Progress, ProgressCallback, Stage
 from ...generator.worker.client import Timeouts, Worker, start_worker
@@ -137,7 +137,7 @@ class Loop:
     def finish(self, until: float) -> None:
         """Make the least number of visits of each task, as long as there is time."""
         with machine_lock():
-            while not self._reason and time.monotonic() < until:
+            while not self._reason and work_clock() < until:
                 if min(map(len, self._taken.values()), default=_LEAST) >= _LEAST:
                     return
                 self._visit(few=True)

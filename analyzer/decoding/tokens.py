@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from ...constructor.result import Estimate
 from ...constructor.token_latency import Generation, Rate, generation, lengths_between, rate, steps_of
 from ...db import Store
 from ...errors import UsageError
+from ...generator.machine.lock import work_clock
 from ...generator.measurement.run import RunReport
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
@@ -97,7 +97,7 @@ class Tokens(Tabular):
         memory: Memory of a file with prompt and step; None for two models.
         setup: How it was measured.
         measured: Measurements of this call, of the prompt and of the step; may be empty.
-        wall_s: Duration of the whole call.
+        wall_s: Duration of the whole call, without waiting for another process.
     """
 
     ANSWER = "decoding.token_answer.tokens_answer"
@@ -236,7 +236,7 @@ def tokens(
         >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
         ...     answers = tokens(*find_models(["decoder.onnx"]), store=store, prompts=[512], new=128)
     """
-    begun = time.monotonic()
+    begun = work_clock()
     if not prompts or min(*prompts, *lengths, new, batch or 1, 1) < 1:
         raise UsageError("prompts, answers and lengths have at least one token", remedy="give lengths of 1 or more")
     how = setup or set_up()
@@ -285,7 +285,7 @@ def tokens(
     memory = _memory(extended, max([*depths, *(length + new for length in prompts)]))
     return Tokens(
         parts[0], parts[1], answers, still, tuple(rates), filled.batch, looped, memory, how, reports,
-        time.monotonic() - begun,
+        work_clock() - begun,
     )  # fmt: skip
 
 

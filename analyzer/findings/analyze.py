@@ -22,6 +22,7 @@ from ...db.values import NATIVE
 from ...errors import DlbricksError, MachineBusy, UsageError, unforeseen
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import Model, decompose, source_of
+from ...generator.machine.lock import work_clock
 from ...generator.machine.system import probe_system
 from ...generator.progress import Progress, ProgressCallback, Stage
 from ...tabular import Records, Row, Tabular, fields, record_of
@@ -30,10 +31,30 @@ from ..estimation.reading import read_evidence, request_of
 from ..shell import shell_command, with_command
 from .analysed_model import AnalysedModel, ColdStart, cold_start_in, latency_of
 from .analyses import quantisation, runtime_settings, slow_kernels, trials
-from .finding import BRICKS, LATENCY, Analysis, Finding, Joint, joint_of, with_tried_interval
+from .finding import (
+    BRICKS,
+    LATE,
+    LATENCY,
+    LONGER,
+    MANUAL,
+    REWRITES,
+    Analysis,
+    Finding,
+    Joint,
+    joint_of,
+    with_tried_interval,
+)
 from .improve import rewrite_findings
-from .kept_findings import kept_findings
-from .proof import LATE, Proving, Workbench
+from .proof import Proving, Workbench
+from .stored_proofs import (
+    Tried,
+    saves_more,
+    store_proofs,
+    stored_proofs,
+    together,
+    was_tried,
+    was_unable,
+)
 
 # The analyses, in the order in which they are asked.
 
@@ -52,6 +73,9 @@ ANALYSES: tuple[Analysis, ...] = (
     runtime_settings.INSERTED,
 )
 
+
+ALL_REMEDIES = ("every remedy",)
+"""What was not tried of a model without proofs."""
 
 _REWRITES_S = 30.0
 """Seconds for the rewrites of one model."""
@@ -76,7 +100,7 @@ class ModelFindings:
         findings: Findings with a saving, the largest first: proven, else predicted.
         tried: Findings without a saving when tried, or that could not be tried.
         unasked: Analyses that could not run, and trials without time, each with the reason.
-        untried: The analyses and trials that had no time.
+        untried: The analyses that could not run and the trials without time; what nobody tried, without proofs.
         cold_start: Time to load and of the first run; None if it is not stored.
         error: Why the model could not be analysed.
     """
@@ -121,6 +145,11 @@ class ModelFindings:
     def complete(self) -> bool:
         """True if every analysis could run."""
         return self.error is None and not self.unasked
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Names of the analyses that could not run and of the trials without time."""
+        return tuple(reason.partition(": ")[0] for reason in self.unasked)
 
     @property
     def largest_share(self) -> float:
@@ -198,6 +227,7 @@ def analyze(
     query: Query | None = None,
     minimum_share: float = MINIMUM_SHARE,
     prove: bool = False,
+    again: bool = True,
     write: Path | None = None,
     visits: int = 36,
     processes: int = 4,
@@ -212,14 +242,16 @@ def analyze(
         models: The models, from ``find_models``: a worker loads each for its executed graph. Or estimates of models
             that were decomposed along that graph, so that no measurement is read again.
         store: Database of latencies. Bricks of the executed graph give the latency of every operator (``generate`` with
-            ``graph="runtime"``, then ``run``).
+            ``graph="runtime"``, then ``run``), and of proofs, which are shown again. Open for writing with ``prove``.
         query: Selects stored measurements.
         minimum_share: Findings with a smaller share of the model are left out.
-        prove: Try every remedy that can be applied: original and changed model alternate.
+        prove: Try every remedy that can be applied: original and changed model alternate. The database keeps what they
+            showed.
+        again: Try remedies again whose results are stored; False: only if something was not tried.
         write: Folder for improved model files with a proven saving; needs ``prove``.
         visits: Visits of each side in one proof.
         processes: Fresh workers of one proof.
-        until: End of analyses and proofs on the monotonic clock; the answer contains the findings so far.
+        until: End of analyses and proofs on the ``work_clock``; the answer contains the findings so far.
         oracle: Finds shapes that inference does not.
         progress: Called between visits.
         **fields: Fields of a ``Query``; they replace fields of ``query``.
@@ -247,7 +279,7 @@ def analyze(
     if rest:
         constructed, chosen = _estimates(rest, store, asked(query, fields), oracle, prove=prove)
         estimates += constructed
-    how = Proving(write, visits, processes, until, progress, minimum_share)
+    how = Proving(write, visits, processes, until, progress, minimum_share, again)
     rows = [_row(estimate, store, how, chosen, prove=prove) for estimate in estimates]
     return AnalyzeReport(tuple(rows), minimum_share)
 
@@ -289,19 +321,23 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
     if estimate.error is not None:
         return row
     subject = AnalysedModel(estimate, store)
-    choice = subject.choice or (_unstored(chosen) if prove and chosen is not None else None)
+    choice = subject.choice or (_unstored(chosen) if chosen is not None and chosen.why_not is None else None)
     row = replace(row, cold_start=cold_start_in(subject))
     lacking = _lacking(subject)
     findings: list[Finding] = []
     ideas: list[Finding] = []
     unasked, late = list[str](), list[str]()
+    known = None if choice is None else stored_proofs(store, subject.source, subject.graph.key, choice)
+    known = None if known is None else known.of(subject.latency_ms)
+    if known is not None and not how.again and not set(known.untried) - {LONGER}:
+        prove = False
     begun, progress = time.monotonic(), how.progress
     for done, analysis in enumerate(ANALYSES):
         if progress is not None:
             elapsed_s = time.monotonic() - begun
             label = f"{estimate.name}: {analysis.name.replace('_', ' ')}"
             progress(Progress(Stage.ANALYSE, done, len(ANALYSES), label, elapsed_s))
-        if time.monotonic() >= how.until:
+        if work_clock() >= how.until:
             late.append(analysis.name)
             continue
         try:
@@ -316,76 +352,115 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
             # A boundary: an analysis may break on a model that nobody thought of; what the others found stays.
             unasked.append(unforeseen(analysis.name, error, "asked"))
     unasked += [f"{name}: {LATE}" for name in late] + [*lacking.values()]
-    findings = shown_once(findings)
-    if not prove and estimate.truth.measurement is not None:
-        known = kept_findings(estimate.truth.measurement)
-        if known is not None and any(finding.proof or finding.unproven for finding in known.findings):  # tried before
-            findings = [finding for finding in known.findings if share_of(finding) >= how.minimum_share]
+    findings = [
+        replace(finding, unproven=MANUAL) if finding.remedy.action == "manual" else finding
+        for finding in shown_once(findings)
+    ]
     if not prove or choice is None:
-        return replace(row, findings=_sorted(findings), unasked=tuple(unasked), untried=tuple(late))
-    row = replace(row, untried=tuple(late))
+        if known is not None:
+            findings = together(known.findings, findings)
+        untried = tuple(late) or (ALL_REMEDIES if known is None else known.untried)
+        return replace(_split(row, findings, how), unasked=tuple(unasked), untried=untried)
     subject.choice = choice
-    return _proven(row, subject, (findings, ideas, unasked), how)
+    return _proven(row, subject, (findings, ideas, unasked), how, known)
+
+
+def _split(row: ModelFindings, findings: Sequence[Finding], how: Proving) -> ModelFindings:
+    """Return a row with findings that save something, and those that were tried in vain."""
+
+    def helps(finding: Finding) -> bool:
+        if finding.proof is None:
+            return not math.isnan(finding.share)  # a prediction, and no idea that could not be tried
+        return finding.unproven is None and share_of(finding) >= how.minimum_share
+
+    vain = tuple(finding for finding in findings if not helps(finding))
+    return replace(row, findings=_sorted([finding for finding in findings if helps(finding)]), tried=vain)
 
 
 def _proven(
-    row: ModelFindings, subject: AnalysedModel, seen: tuple[list[Finding], list[Finding], list[str]], how: Proving
+    row: ModelFindings,
+    subject: AnalysedModel,
+    begun: tuple[list[Finding], list[Finding], list[str]],
+    how: Proving,
+    known: Tried | None,
 ) -> ModelFindings:
-    """Search rewrites and try remedies of one model.
+    """Search rewrites and try remedies of one model, and store the results.
 
     Args:
         row: The model so far.
         subject: The model, with the conditions of its proofs.
-        seen: Findings, ideas without a finding, and analyses that could not run.
+        begun: Findings, ideas without a finding, and analyses that could not run.
         how: How remedies are tried.
+        known: Stored results.
     """
-    findings, ideas, unasked = seen
+    findings, ideas, unasked = begun
     kinds = {finding.kind for finding in findings}
-    rewrites, vain, new = list[Finding](), list[Finding](), list[Finding]()
+    rewrites, new = [] if known is None else known.improved, list[Finding]()
     # If bricks do not explain the model, the likeliest cause is tried before all else.
     ideas = [idea for idea in ideas if idea.kind not in kinds]
     first = [idea for idea in ideas if subject.estimate.far and idea.kind == runtime_settings.DENORMALS.name]
     rest = [idea for idea in ideas if idea not in first]
-    late = list[str]()
+    late, left = list[str](), ""
+
+    def open_ones(some: Sequence[Finding]) -> list[Finding]:
+        return [finding for finding in some if how.again or known is None or not known.has(finding)]
+
     try:
         with ExitStack() as resources:
             folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="dlbricks-proof-")))
             assert subject.choice is not None  # noqa: S101  # the caller set it
             workbench = Workbench(subject.source, subject.choice, folder, how, latency_ms=subject.latency_ms)
-            new = workbench.attempt(first, least=how.minimum_share) if first else []
-            late += ["rewrites"] if time.monotonic() >= how.until else []
-            rewrites, vain = _rewrites(subject, how)
-            findings = workbench.prove(_sorted(findings))
-            kinds = {finding.kind for finding in rewrites}
+            new = workbench.attempt(open_ones(first), least=how.minimum_share)
+            rewrites, left = _rewrites(subject, how, known)
+            late += [REWRITES] if left == REWRITES else []
+            findings = workbench.prove(open_ones(_sorted(findings)))
+            kinds = {finding.kind for finding in rewrites if finding.unproven is None}
             new = [finding for finding in new if finding.kind not in kinds]
-            new += workbench.attempt([idea for idea in rest if idea.kind not in kinds], least=how.minimum_share)
+            rest = [idea for idea in open_ones(rest) if idea.kind not in kinds]
+            new += workbench.attempt(rest, least=how.minimum_share)
             late += [finding.kind for finding in (*findings, *new) if finding.unproven == LATE]
             new = [finding for finding in new if finding.unproven != LATE]
     except MachineBusy:
         raise
     except (DlbricksError, OSError) as error:
         unasked.append(f"not everything could be tried: {' '.join(str(error).split())}")
-    helps = [finding for finding in findings if finding.proof is None or finding.unproven is None]
-    helps += [finding for finding in (*rewrites, *new) if finding.proof and finding.unproven is None]
-    tried = [finding for finding in (*findings, *new, *vain) if finding not in helps]
     unasked += [f"{name}: {LATE}" for name in late]
-    return replace(
-        row, findings=_sorted(helps), tried=tuple(tried), unasked=tuple(unasked), untried=(*row.untried, *late)
-    )
+    seen = [*findings, *rewrites, *new]
+    earlier = [] if known is None else known.others  # what was not tried again
+    row = _split(row, together([*filter(was_tried, seen)], earlier, seen), how)
+    row = replace(row, unasked=tuple(unasked))
+    unable = [finding.kind for finding in seen if was_unable(finding)]
+    row = replace(row, untried=(*row.left_out, *unable, *([LONGER] if left == LONGER else [])))
+    assert subject.choice is not None  # noqa: S101  # the caller set it
+    tried = Tried(tuple(filter(was_tried, (*row.findings, *row.tried))), row.untried)
+    store_proofs(subject.store, subject.source, subject.graph.key, subject.choice, tried)
+    return row
 
 
-def _rewrites(subject: AnalysedModel, proving: Proving) -> tuple[list[Finding], list[Finding]]:
-    """Search and prove rewrites, in ONNX Runtime on the CPU and the model's own precision only."""
+def _rewrites(subject: AnalysedModel, proving: Proving, known: Tried | None) -> tuple[list[Finding], str]:
+    """Search and prove rewrites, in ONNX Runtime on the CPU and the model's own precision only.
+
+    Stored ones stay if a new search is not asked for, or saves less: it may have had less time.
+
+    Returns:
+        The rewrites, and what is left: ``REWRITES`` if the search had less time than it gets, ``LONGER`` if it had all
+        and that was not enough; else an empty text.
+    """
+    stored = [] if known is None else known.improved
+    if known is not None and not proving.again and REWRITES not in known.untried:
+        return stored, LONGER if LONGER in known.untried else ""
     assert subject.choice is not None  # noqa: S101  # the caller set it
     stack, conditions = subject.choice.stack, subject.choice.conditions
-    left_s = min(_REWRITES_S, proving.until - time.monotonic())
+    left_s = min(_REWRITES_S, proving.until - work_clock())
     plain = (stack.backend, stack.device) == ("onnxruntime", "cpu") and conditions.dtype in {NATIVE, "float32"}
     if not plain or left_s <= 0:
-        return [], []
-    return rewrite_findings(
+        return stored, REWRITES if plain else ""
+    proven, vain, complete = rewrite_findings(
         subject.source, subject.latency_ms, threads=conditions.threads, budget_s=left_s,
         write=proving.write, progress=proving.progress,
     )  # fmt: skip
+    best = stored if proving.write is None and saves_more(stored, proven) else [*proven, *vain]
+    return best, "" if complete else LONGER if left_s >= _REWRITES_S else REWRITES
 
 
 def _lacking(subject: AnalysedModel) -> dict[str, str]:

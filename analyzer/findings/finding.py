@@ -9,6 +9,22 @@ from dataclasses import asdict, dataclass, field, replace
 from ...tabular import Row
 from .analysed_model import AnalysedModel, Node, Spent
 
+LATE = "the time was up"
+"""Why a remedy was not tried, or not often enough."""
+
+MANUAL = "nothing here applies this remedy by itself"
+"""Why a remedy for people is not tried."""
+
+
+REWRITES = "rewrites"
+"""Name of the search for rewrites of the file among what was not tried."""
+
+LONGER = "rewrites that take longer to find"
+"""Name of what a search for rewrites left that had all of its time: only ``improve`` searches longer."""
+
+UNABLE = "it could not be tried: "
+"""Begin of the reason why a trial failed: it may succeed at another time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
@@ -26,6 +42,28 @@ class Remedy:
     text: str
     settings: Mapping[str, str] = field(default_factory=dict)
     code: str = ""
+
+
+_LINES = {
+    ("denormal_as_zero", "on"): 'options.add_session_config_entry("session.set_denormal_as_zero", "1")  '
+    "# in the first session of a process",
+    ("optimization", "extended"): "options.graph_optimization_level = "
+    "onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED",
+    ("optimization", "basic"): "options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC",
+    ("arena", "off"): "options.enable_cpu_mem_arena = False",
+    ("execution", "parallel"): "options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL",
+}
+_NUMBERS = {"inter_op": "inter_op_num_threads", "threads": "intra_op_num_threads"}
+"""Python of settings of ONNX Runtime."""
+
+
+def lines_of(settings: Mapping[str, str]) -> str:
+    """Return the lines of Python that set options of ONNX Runtime, to paste; nothing for other options."""
+    lines = [_LINES.get(setting, "") for setting in settings.items()]
+    for place, (name, value) in enumerate(settings.items()):
+        if name in _NUMBERS and value.isdecimal():
+            lines[place] = f"options.{_NUMBERS[name]} = {value}"
+    return "\n".join(filter(None, lines))
 
 
 @dataclass(frozen=True, slots=True)

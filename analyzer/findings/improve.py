@@ -8,11 +8,9 @@ rest is timed again.
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 import shlex
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,13 +18,17 @@ from pathlib import Path
 
 import numpy as np
 
+from ...bricks.decomposition import Failed
 from ...bricks.graph.control import write_out
+from ...db import Store
 from ...db.values import Runtime
 from ...errors import ModelError, WorkerError
 from ...generator.backends.custom_ops import CUSTOM_OPS, asked, files_of
+from ...generator.decomposition.cut import Cut
+from ...generator.decomposition.decompose import decompose
 from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.cores import physical_cores
-from ...generator.machine.lock import machine_lock
+from ...generator.machine.lock import machine_lock, work_clock
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from ...generator.network.export import as_file, refuse_itself, write_file
 from ...generator.progress import ProgressCallback
@@ -36,8 +38,10 @@ from ..comparison.difference import FEWEST_PROCESSES, paired
 from ..rewriting.copies import CopiedOutput
 from ..rewriting.process import Searching
 from ..rewriting.search import Found, SearchRequest, Step, shorter_path, step_path
-from ..shell import model_words
-from .finding import Finding, Proof, Remedy
+from ..setups import Setup, choice_here, settled
+from ..shell import improve_command, model_words
+from .finding import LATE, Finding, Proof, Remedy, lines_of
+from .stored_proofs import store_improvement
 
 _SEARCHED, _LEAST_SEARCHED, _LOOKED, _FIRST = 0.5, 0.2, 0.1, 0.6
 """Shares of the budget for the search, at most and at least, and for settings; share of the rest for the first
@@ -62,22 +66,13 @@ _LONGER = 4
 """The budget of the command that tries the rest, as a multiple."""
 
 _DENORMALS = "denormal numbers as zero"
-SETTINGS: Mapping[str, tuple[Mapping[str, str], str]] = {
-    _DENORMALS: (
-        {"denormal_as_zero": "on"},
-        'options.add_session_config_entry("session.set_denormal_as_zero", "1")  # in the first session of a process',
-    ),
-    "optimization level extended": (
-        {"optimization": "extended"},
-        "options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED",
-    ),
-    "optimization level basic": (
-        {"optimization": "basic"},
-        "options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC",
-    ),
-    "no memory arena": ({"arena": "off"}, "options.enable_cpu_mem_arena = False"),
+SETTINGS: Mapping[str, Mapping[str, str]] = {
+    _DENORMALS: {"denormal_as_zero": "on"},
+    "optimization level extended": {"optimization": "extended"},
+    "optimization level basic": {"optimization": "basic"},
+    "no memory arena": {"arena": "off"},
 }
-"""Settings of ONNX Runtime's sessions that are tried like rewrites: options of the backend, and the line of code."""
+"""Settings of ONNX Runtime's sessions that are tried like rewrites, as options of the backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +150,7 @@ class Improvement(Tabular):
         hostile: Number of inputs of the kind that guards exist for at which they were compared.
         data: Number of the user's own inputs at which they were compared; the first is timed.
         threads: Threads of the runtime.
-        wall_s: Seconds it took.
+        wall_s: Seconds it took, without waiting for another process.
         proving_s: Seconds of these for the proofs that rewrites hold for every input.
         copies: Outputs that are copies of inputs. The file keeps them, since callers read them.
         copies_proof: Saving of a file without them; None if they are small or the time was up.
@@ -253,6 +248,7 @@ def improve(
     noise_ok: bool = False,
     data: Sequence[Path] = (),
     settings: bool = True,
+    store: Store | None = None,
     progress: ProgressCallback | None = None,
 ) -> Improvement:
     """Write a faster file of a model that computes the same for every input, if its saving is proven too.
@@ -266,12 +262,14 @@ def improve(
             output's largest value.
         data: npz files with an array for each input: outputs are compared on them, and the first is timed.
         settings: Also try settings of the runtime, such as denormal numbers as zero.
+        store: Database that keeps the result for ``analyze`` and ``report``; not with ``noise_ok`` or ``data``.
         progress: Called between visits of the proof.
 
     Raises:
         BackendError: The runtime cannot run the model.
         MachineBusy: Another process is measuring.
         ModelError: The file is not a model, or cannot be written.
+        StoreError: The database cannot be written.
         UsageError: A file of data does not fit the model, or ``output`` is the model.
 
     Example:
@@ -279,7 +277,7 @@ def improve(
         >>> improve(source, Path("faster.onnx")).proof.saving  # doctest: +SKIP
         0.21
     """
-    begun = time.monotonic()
+    begun = work_clock()
     if output is not None:
         refuse_itself(source, output)
     number = threads or len(physical_cores())
@@ -309,13 +307,25 @@ def improve(
         path = None
         if outcome.model is not None and output is not None:
             path = _written(outcome.model, output)
-    return Improvement(
+    improvement = Improvement(
         source.name, path, outcome.proof, outcome.changes, outcome.unproven, result.rejected, result.untried,
         _rest(source, output, budget_s, threads, data) if result.untried else "",
         max((step.error for step in result.steps), default=0.0), result.noise, result.tolerance, result.dynamic,
-        result.shapes, result.hostile, len(data), number, time.monotonic() - begun, result.proving_s,
+        result.shapes, result.hostile, len(data), number, work_clock() - begun, result.proving_s,
         result.copies, copies_proof, interrupted,
     )  # fmt: skip
+    if store is not None and interrupted is None and not (noise_ok or data):
+        _store(improvement, source, store)
+    return improvement
+
+
+def _store(improvement: Improvement, source: ModelSource, store: Store) -> None:
+    (model,) = decompose([source], Cut(1))
+    if isinstance(model, Failed):
+        return  # its graph has no key, and no other command can analyse it
+    choice = choice_here(settled(Setup(backend="onnxruntime", threads=improvement.threads, options=asked())))
+    proven, vain = _findings_of(improvement, source, None)
+    store_improvement(store, source, model.own.key, choice, proven, vain=vain)
 
 
 def _written(model: Path, output: Path) -> Path:
@@ -359,7 +369,7 @@ class _Bench:
     Args:
         source: The model as a file.
         request: The search: its folder, its threads, the user's own inputs.
-        until: When to stop, on the monotonic clock.
+        until: When to stop, on the ``work_clock``.
         progress: Called between visits.
     """
 
@@ -377,7 +387,7 @@ class _Bench:
     @property
     def left_s(self) -> float:
         """Seconds until the end."""
-        return self._until - time.monotonic()
+        return self._until - work_clock()
 
     def step(self, number: int, options: Mapping[str, str], *, without: Sequence[int] = ()) -> _Side:
         """Return the model after so many steps."""
@@ -402,26 +412,26 @@ class _Bench:
             if visits >= _FEW_VISITS:
                 break
         total_visits = max(visits, _FEW_VISITS) * processes
-        until = time.monotonic() + _PATIENCE * max(time_s, self.proof_s(len(pairs)))
+        until = work_clock() + _PATIENCE * max(time_s, self.proof_s(len(pairs)))
         return [_judged(trial, FEWEST_PROCESSES) for trial in self._trials(pairs, total_visits, processes, until)]
 
-    def promising(self, settings: Mapping[str, tuple[Mapping[str, str], str]], share: float) -> list[str]:
+    def promising(self, settings: Mapping[str, Mapping[str, str]], share: float) -> list[str]:
         """Return the settings that are faster at a quick look, which also shows how long models load and run.
 
         The first is always tried, the others while there is time.
         """
-        until, faster = time.monotonic() + share * self.left_s, list[str]()
-        for name, (options, _) in settings.items():
-            begun = time.monotonic()
+        until, faster = work_clock() + share * self.left_s, list[str]()
+        for name, options in settings.items():
+            begun = work_clock()
             pair = self.original, _Side(self.original.path, options)
             (trial,) = self._trials([pair], _QUICK_VISITS, 1, max(until, begun + _LEAST_LOOK_S))
             if trial is not None and trial.visits:
                 taken = np.concatenate([*trial.before_ns, *trial.after_ns]) / _NS_PER_S
                 self._visit_s = max(float(np.median(taken)), _LEAST_VISIT_S)
-                self._load_s = max(time.monotonic() - begun - float(taken.sum()), 0.0) / 2
+                self._load_s = max(work_clock() - begun - float(taken.sum()), 0.0) / 2
                 proof = _judged(trial, 1)
                 faster += [name] if proof is not None and proof.saving > _PROMISING else []
-            if 2 * time.monotonic() - begun > until:
+            if 2 * work_clock() - begun > until:
                 break
         return faster
 
@@ -461,10 +471,10 @@ def _judged(trial: Trial | None, fewest: int) -> Proven | None:
 def _proven(result: Found, bench: _Bench, search: Searching, settings: Sequence[str]) -> _Outcome:
     """Time the improved model, its steps and settings; leave out what saves nothing, and time the rest again."""
     original, number = bench.original, len(result.steps)
-    base = SETTINGS[_DENORMALS][0] if _DENORMALS in settings else {}  # what is slow by denormals alone hides the rest
+    base = SETTINGS[_DENORMALS] if _DENORMALS in settings else {}  # what is slow by denormals alone hides the rest
     sides = [bench.step(index, base) for index in range(number + 1)]
     pairs = [*([(sides[0], sides[-1])] if number else ()), *(pairwise(sides) if number > 1 else ())]
-    pairs += [(original, _Side(original.path, SETTINGS[name][0])) for name in settings]
+    pairs += [(original, _Side(original.path, SETTINGS[name])) for name in settings]
     if not pairs:
         return _Outcome()
     proofs = bench.prove(pairs, _FIRST if len(pairs) > 1 else 1.0)
@@ -473,7 +483,7 @@ def _proven(result: Found, bench: _Bench, search: Searching, settings: Sequence[
     changes = [_changed(step, proof) for step, proof in zip(result.steps, each, strict=True)]
     outcome = _rewritten(bench, search, changes, rewrites[0] if rewrites else None, base)
     tried = [
-        ProvenChange(f"setting: {name}", 1, (), SETTINGS[name][1], "setting", proof)
+        ProvenChange(f"setting: {name}", 1, (), lines_of(SETTINGS[name]), "setting", proof)
         for name, proof in zip(settings, others, strict=True)
     ]
     return _with_setting(outcome, tried, bench, base)
@@ -492,7 +502,7 @@ def _with_setting(outcome: _Outcome, tried: Sequence[ProvenChange], bench: _Benc
     if path is None:
         return rest if best is None else alone
     if best is not None:
-        (joint,) = bench.prove([(original, _Side(path, SETTINGS[best.kind.partition(": ")[2]][0]))])
+        (joint,) = bench.prove([(original, _Side(path, SETTINGS[best.kind.partition(": ")[2]]))])
         least = max(_AS_GOOD * best.saving, outcome.proof.saving if outcome.proof is not None and not base else 0.0)
         if joint is not None and joint.saves and joint.saving >= least:
             return _Outcome(path, joint, (best, *outcome.changes), (*outcome.unproven, *others))
@@ -541,8 +551,8 @@ _WORDS = re.compile(r"[^\w.@+-]")
 def rewrite_findings(
     source: ModelSource, latency_ms: float | None, *, threads: int, budget_s: float, write: Path | None,
     progress: ProgressCallback | None = None,
-) -> tuple[list[Finding], list[Finding]]:  # fmt: skip
-    """Improve a model as ``improve``; return its proven changes as findings, and those without a proven saving.
+) -> tuple[list[Finding], list[Finding], bool]:  # fmt: skip
+    """Improve a model as ``improve``; return its changes as findings.
 
     Args:
         source: The model.
@@ -552,40 +562,51 @@ def rewrite_findings(
         write: Folder for the improved file; None to keep none.
         progress: Called between processes of the proof.
 
+    Returns:
+        The changes with a proven saving, those without, and whether there was time for all (``Improvement.complete``).
+
     Raises:
         DlbricksError: As ``improve``.
     """
     target = None if write is None else write / f"{_WORDS.sub('_', source.name)}-improved.onnx"
     improvement = improve(source, target, budget_s=budget_s, threads=threads, progress=progress)
+    return *_findings_of(improvement, source, latency_ms), improvement.complete
+
+
+def _findings_of(
+    improvement: Improvement, source: ModelSource, latency_ms: float | None
+) -> tuple[list[Finding], list[Finding]]:
+    """Return proven changes as findings, and those without a proven saving."""
     whole = None if improvement.proof is None else (improvement.proof.saving, *improvement.proof.ci95)
-    latency = latency_ms or (math.nan if improvement.proof is None else improvement.proof.before_ms)
-    code = shlex.join(["dlbricks", "improve", *model_words(source), "-o", "improved.onnx"])
+    code = improve_command(source, "improved.onnx")
 
     def finding(change: ProvenChange, *, proven: bool) -> Finding:
         engine, _, what = change.kind.partition(": ")
-        seen = change.proof or Proven(latency, latency, 0.0, (0.0, 0.0))
-        saving, low, high = (latency * share for share in (seen.saving, *seen.ci95))
-        proof = Proof(
-            seen.before_ms, seen.after_ms, seen.saving * seen.before_ms,
-            (seen.ci95[0] * seen.before_ms, seen.ci95[1] * seen.before_ms), improvement.largest_error,
-            None if improvement.path is None else str(improvement.path), whole if proven else None,
-        )  # fmt: skip
         title, remedy = f"{what}, {change.places} x", Remedy("improve", "Use the improved file.", {}, code)
         if change.reason == "setting":
             engine, title = "denormals" if what == _DENORMALS else "options", what
-            remedy = Remedy("session_option", f"Set {what} in your program.", *SETTINGS[what])
+            remedy = Remedy("session_option", f"Set {what} in your program.", SETTINGS[what], lines_of(SETTINGS[what]))
+        evidence, seen = (change.note,) if change.note else (), change.proof
+        if seen is None:
+            return Finding(engine, title, remedy, evidence, change.layers, unproven=LATE)
+        latency = latency_ms or seen.before_ms
+        low, high = seen.ci95
+        proof = Proof(
+            seen.before_ms, seen.after_ms, seen.saving * seen.before_ms,
+            (low * seen.before_ms, high * seen.before_ms), improvement.largest_error,
+            None if improvement.path is None else str(improvement.path), whole if proven else None,
+        )  # fmt: skip
         return Finding(
-            kind=engine,
-            title=title,
-            layers=change.layers,
+            engine,
+            title,
+            remedy,
+            evidence,
+            change.layers,
             current_ms=latency,
-            achievable_ms=latency - saving,
-            saving_ms=saving,
-            ci95_ms=(low, high),
+            achievable_ms=latency * (1 - seen.saving),
+            saving_ms=latency * seen.saving,
+            ci95_ms=(latency * low, latency * high),
             share=seen.saving,
-            evidence=(change.note,) if change.note else (),
-            keys=(),
-            remedy=remedy,
             proof=proof,
             unproven=None if proven else "tried: no saving is proven",
         )

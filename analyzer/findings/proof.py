@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,16 +14,14 @@ from ...db.samples.statistics import MIN_SAMPLES
 from ...db.values import Runtime
 from ...errors import DlbricksError, unforeseen
 from ...generator.decomposition.observation import run_as_given
+from ...generator.machine.lock import work_clock
 from ...generator.measurement.agreement import TOLERANCES
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from ...generator.network.export import as_file
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
 from ..comparison.difference import paired
-from .finding import Finding, Proof, Remedy
-
-LATE = "the time was up"
-"""Why a remedy was not tried, or not often enough."""
+from .finding import LATE, MANUAL, UNABLE, Finding, Proof, Remedy
 
 _SAME = 1e-5
 """Allowed difference of an output for another number of threads or another order of execution."""
@@ -64,7 +61,7 @@ def _loses(trial: Trial, *, least: float) -> bool:
 
 
 def _unable(finding: Finding, error: Exception) -> Finding:
-    return replace(finding, unproven=f"it could not be tried: {' '.join(str(error).split())}")
+    return replace(finding, unproven=f"{UNABLE}{' '.join(str(error).split())}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +72,10 @@ class Proving:
         write: Folder for improved files that save something; None to keep none.
         visits: Number of visits of each side in one trial.
         processes: Number of fresh workers of one trial.
-        until: Time on the monotonic clock at which trying ends.
+        until: Time on the ``work_clock`` at which trying ends.
         progress: Called between visits.
         minimum_share: Share of the model's latency that a finding saves at least.
+        again: Try again what the database has results of; False: only if something was not tried.
     """
 
     write: Path | None = None
@@ -86,6 +84,7 @@ class Proving:
     until: float = math.inf
     progress: ProgressCallback | None = None
     minimum_share: float = 0.01
+    again: bool = True
 
 
 class Workbench:
@@ -144,6 +143,8 @@ class Workbench:
                     settled[number] = replace(finding, unproven=changed)
                 else:
                     pairs[number] = replace(changed, label=f"{self._name}: {finding.kind}")
+        if not pairs:
+            return [settled[number] for number in range(len(findings))]
         trials = try_out(
             [*pairs.values()],
             visits=self._how.visits,
@@ -194,10 +195,10 @@ class Workbench:
 
     def _changeable(self, finding: Finding) -> TrialPair | str:
         """Return a model with a remedy applied, or the reason against a trial."""
-        if time.monotonic() >= self._how.until:
+        if work_clock() >= self._how.until:
             return LATE
         if finding.remedy.action == "manual":
-            return "nothing here applies this remedy by itself"
+            return MANUAL
         return self._changed(finding.remedy)
 
     def _judged(self, trial: Trial | DlbricksError, tolerance: float, least: float) -> tuple[Proof | None, str | None]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
+from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple, Unpack
 
@@ -457,11 +458,29 @@ def history(
     return History(tuple(rows), minimum_effect, None if begin is None else begin.isoformat())
 
 
-def _keys(model: Decomposition | Failed, runs: Iterable[Run]) -> list[str]:
-    """Return the keys of all files that had the model's name: its own, and those that runs measured under the name."""
+_TURNS = 2
+"""Changes between two files that are one model: it was changed, and changed back."""
+
+
+def _keys(model: Decomposition | Failed, runs: Collection[Run]) -> list[str]:
+    """Return the keys of a model's files: its own, and those that runs measured under its name before or after."""
     if isinstance(model, Failed):
         return []
-    return list(dict.fromkeys([model.own.key, *filter(None, (run.measured(model.name) for run in runs))]))
+    own = model.own.key
+    named = dict.fromkeys(key for run in runs for key, name in run.models.items() if name == model.name)
+    return [own, *(key for key in named if key != own and _is_one({own, key}, runs))]
+
+
+def _is_one(keys: set[str], runs: Collection[Run]) -> bool:
+    """Return True if two files can be one model over time: no run has both, and no machine measures them in turn."""
+    by_machine: defaultdict[tuple[str, str], list[set[str]]] = defaultdict(list)
+    for run in runs:
+        if taken := keys & run.models.keys():
+            by_machine[run.system, run.node].append(taken)
+    return all(
+        keys not in taken and sum(before != after for before, after in pairwise(taken)) <= _TURNS
+        for taken in by_machine.values()
+    )
 
 
 def _row(common: _Known, model: Decomposition, track: Track, measurements: Sequence[Measurement]) -> ModelHistory:

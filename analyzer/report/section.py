@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...bricks.decomposition import Decomposition
 from ...bricks.graph.model_graph import ModelGraph
@@ -19,6 +20,9 @@ from ...tabular import Row
 from ..findings.analysed_model import latency_of
 from ..findings.finding import Finding, Joint, joint_of
 
+if TYPE_CHECKING:
+    from ...generator.measurement.alone import Alone
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -28,11 +32,13 @@ class Section:
         estimate: The estimate.
         findings: Missed optimisations, largest saving first; None if the model was not analysed.
         untried: What was not tried, in words; empty if every remedy was tried.
+        alone: The model in a process of its own; None if that was not asked for, or failed.
     """
 
     estimate: Estimate
     findings: tuple[Finding, ...] | None = None
     untried: tuple[str, ...] = ()
+    alone: Alone | None = None
 
     @property
     def name(self) -> str:
@@ -150,8 +156,9 @@ class Section:
         return joint_of(self.findings or (), latency_of(self.estimate))
 
     def missed(self) -> Row:
-        """Return the findings, what was not tried, and the joint saving, as a JSON object."""
+        """Return the findings, what was not tried, the joint saving, and the memory, as a JSON object."""
         return {
+            **({} if self.alone is None else self.alone.record()),
             "untried": list(self.untried),
             "findings": None if self.findings is None else [finding.record() for finding in self.findings],
             "joint": None if self.joint is None else self.joint.record(),

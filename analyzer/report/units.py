@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...generator.measurement.alone import Alone
 
 _SHORT_KEY = 12
+
+BUSY = "on a busy machine: the time that other programs took is not counted, so that a stopwatch shows more"
+"""What a latency measured beside other programs means."""
 
 
 def duration(seconds: float) -> str:
@@ -29,6 +35,20 @@ def counted(count: int, noun: str) -> str:
 def milliseconds(value: float) -> str:
     """Write a latency in ms with three significant digits: ``0.0234``, ``3.17``, ``401``, ``1,234``."""
     return f"{value:,.{_decimals(value)}f}" if math.isfinite(value) else f"{value:.0f}"
+
+
+def megabytes(nbytes: float) -> str:
+    """Write a memory in 10^6 bytes with three significant digits."""
+    return f"{milliseconds(nbytes / 1e6)} MB"
+
+
+def memory_of(alone: Alone) -> Iterator[str]:
+    """Yield the resident memory of a model that ran alone, in words."""
+    record = alone.record()
+    yield f"{megabytes(1e6 * (record['memory_steady_mb'] or 0))} after many executions"
+    yield f"its weights {megabytes(alone.weight_bytes)}"
+    if (bare := record["memory_steady_without_arena_mb"]) is not None:
+        yield f"without the arena {megabytes(1e6 * bare)}"
 
 
 def inferences(count: float) -> str:

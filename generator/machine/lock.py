@@ -43,6 +43,13 @@ _Tell = Callable[[str], None]
 
 _PATIENCE: ContextVar[tuple[float | None, _Tell | None]] = ContextVar("patience", default=(None, None))
 
+_WAITED_S: ContextVar[float] = ContextVar("waited_s", default=0.0)
+
+
+def work_clock() -> float:
+    """Return the monotonic clock in seconds, less all that ``machine_lock`` has waited: budgets count work."""
+    return time.monotonic() - _WAITED_S.get()
+
 
 @contextlib.contextmanager
 def patience(wait_s: float | None = None, tell: _Tell | None = None) -> Iterator[None]:
@@ -79,7 +86,8 @@ def machine_lock(*, wait_s: float | None = None) -> Iterator[None]:
     patient_s, tell = _PATIENCE.get()
     given_s = next((limit for limit in (wait_s, patient_s) if limit is not None), None)
     limit_s = _wait_from_environment() if given_s is None else given_s
-    deadline = time.monotonic() + limit_s
+    begun = time.monotonic()
+    deadline = begun + limit_s
     with contextlib.ExitStack() as held:
         take, holder = _way(held)
         while not take():
@@ -95,6 +103,7 @@ def machine_lock(*, wait_s: float | None = None) -> Iterator[None]:
                 )
                 tell = None
             time.sleep(_RETRY_S)
+        _WAITED_S.set(_WAITED_S.get() + time.monotonic() - begun)
         yield
 
 

@@ -7,6 +7,7 @@ not latencies.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -35,7 +36,7 @@ from ..backends.registry import get, require_available
 from ..decomposition.cut import Cut, instruction_set, runtime_salt
 from ..decomposition.decompose import Model, decompose
 from ..decomposition.executed import ExecutedGraphs
-from ..machine.lock import machine_lock
+from ..machine.lock import machine_lock, work_clock
 from ..machine.nvml import gpu_state
 from ..machine.system import probe_system
 from ..progress import Progress, ProgressCallback, Stage
@@ -110,7 +111,7 @@ class RunOutcome:
         forecast_s: Forecast made before the run, in seconds.
         kernels: Report of the pass that records kernels; None if not requested.
         costs: Wall time by part.
-        wall_s: Duration of the call.
+        wall_s: Duration of the call, without waiting for another process.
     """
 
     settings: MeasurementSettings
@@ -205,14 +206,13 @@ def execute_run(
     """
     settings.check()
     order.check()
-    begun = time.monotonic()
+    begun = work_clock()
     with ExitStack() as resources:
         # Before the wait for another process: what is wrong with a model is told at once.
         sources = _sources(settings, order, models)
-        read_s = time.monotonic() - begun
+        read_s = work_clock() - begun
         if not order.dry_run and (order.suite is not None or sources.keys):
             resources.enter_context(machine_lock())
-            begun = time.monotonic() - read_s  # waiting is not counted against the budget
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         execution = _RunExecution(settings, order, store, folder, progress)
         execution.costs.read_s += read_s
@@ -221,15 +221,16 @@ def execute_run(
         forecast_s = execution.forecast_s(plan)
         run = views = None
         if plan.groups and not order.dry_run:
-            budget_s = None if settings.budget_s is None else settings.budget_s - (time.monotonic() - begun)
-            pace = Pace(settings.visits, budget_s, forecast_s=forecast_s)
+            budget_s = None if settings.budget_s is None else settings.budget_s - (work_clock() - begun)
+            deadline = math.inf if settings.within_s is None else begun + settings.within_s
+            pace = Pace(settings.visits, budget_s, forecast_s=forecast_s, deadline=deadline)
             run, records = execution.measure(plan, pace, chosen.sources)
             chosen = chosen.after(records)
             execution.keep_executed(chosen.sources)
         if order.kernels and not order.dry_run:
             views = execution.views(chosen.sources)
     light = replace(chosen, sources=replace(chosen.sources, models={}))
-    wall_s = time.monotonic() - begun
+    wall_s = work_clock() - begun
     where = execution.circumstances
     return RunOutcome(settings, order, run, where, light, forecast_s, views, execution.costs, wall_s)
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 
 from ...db.samples.statistics import MIN_SAMPLES
+from ..machine.lock import work_clock
 
 SESSION_S = 10.0
 """Seconds after which a session is committed, and continued as a new one: an interrupt loses at most this time."""
@@ -63,7 +64,7 @@ class Pace:
         waiting: Number of sessions still to come.
         forecast_s: Forecast made before the run; None without one.
         least: Visits that a session makes even without time left.
-        deadline: Time on the monotonic clock at which visiting ends, even after too few visits.
+        deadline: Time on the ``work_clock`` at which visiting ends, even after too few visits.
     """
 
     visits: int
@@ -83,7 +84,7 @@ class Pace:
     @property
     def expired(self) -> bool:
         """True if the total time is spent."""
-        if time.monotonic() >= self.deadline:
+        if work_clock() >= self.deadline:
             return True
         return self.budget_s is not None and self.elapsed_s >= self.budget_s
 
@@ -148,7 +149,7 @@ class Pace:
             planned: Its planned visits of each item.
         """
         if self.budget_s is None:
-            return done >= planned or time.monotonic() >= self.deadline
+            return done >= planned or work_clock() >= self.deadline
         fewest = max(self.least, math.ceil(planned * MIN_SAMPLES / max(self.wanted, 1)))
         return done >= planned or (done >= fewest and self.elapsed_s >= self._until)
 

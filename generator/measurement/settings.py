@@ -35,6 +35,7 @@ class PaceFields(TypedDict, total=False):
 
     visits: int
     budget_s: float | None
+    within_s: float | None
     item_timeout_s: float
     processes: int
     sessions: int
@@ -59,6 +60,7 @@ class MeasurementSettings:
             ``float32``: each network's own.
         visits: Visits of each brick and each model.
         budget_s: Total time: as many visits as fit, at least the number that a measurement needs; None: ``visits``.
+        within_s: Seconds after which ``visits`` end, even after too few; a later run continues open measurements.
         item_timeout_s: Hard limit of one visit.
         processes: Worker processes, one after the other.
         sessions: Sessions of each process. Each session orders the bricks of a pack anew. A long session is committed
@@ -72,6 +74,7 @@ class MeasurementSettings:
     conditions: Conditions = DEFAULT_CONDITIONS
     visits: int = 24
     budget_s: float | None = None
+    within_s: float | None = None
     item_timeout_s: float = 120.0
     processes: int = 2
     sessions: int = 2
@@ -108,7 +111,7 @@ class MeasurementSettings:
         for name in ("processes", "sessions", "visits"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} cannot be {getattr(self, name)}", remedy="use 1 or more")
-        for name in ("budget_s", "item_timeout_s"):
+        for name in ("budget_s", "within_s", "item_timeout_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"{name} cannot be {value}", remedy="use a positive number of seconds")

@@ -162,7 +162,7 @@ def try_out(
         pairs: Pairs to try.
         visits: Visits of each side, over all processes.
         processes: Number of fresh workers, one after the other.
-        until: Time on the monotonic clock at which visiting ends; the result contains the visits until then.
+        until: Time on the ``work_clock`` at which visiting ends; the result contains the visits until then.
         settled: Returns True if the result so far decides a pair; no further process is started for it.
         progress: Called between visits.
 

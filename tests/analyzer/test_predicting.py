@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -12,7 +13,7 @@ from dlbricks.analyzer.predicting import first_answer, predict, predictions_answ
 from dlbricks.constructor.predictor import prior_systems
 from dlbricks.constructor.result import Latency
 from dlbricks.db import Store
-from dlbricks.errors import UsageError
+from dlbricks.errors import MachineBusy, UsageError
 from dlbricks.models import find_models
 
 MODEL = "squeezenet"
@@ -55,6 +56,31 @@ def test_what_decides_is_measured_stored_and_known_the_next_time(tmp_path):
         (row,) = again.to_json()["results"]
         assert row["shares"]["stored"] > 0
         assert again.rows[0].latency.ms > 0
+
+
+@pytest.mark.usefixtures("familiar")
+def test_beside_another_measuring_process_there_is_a_prediction_all_the_same(tmp_path, monkeypatch):
+    def busy():
+        raise MachineBusy("another dlbricks process is measuring")
+
+    monkeypatch.setattr("dlbricks.generator.measurement.execution.machine_lock", busy)
+    with Store.open(tmp_path / "new.db") as store:
+        found = predict(find_models([MODEL]), store=store, target=1e-6, budget_s=300.0)
+
+    assert found.complete
+    assert found.measured == frozenset()
+    assert any("another dlbricks process" in line for line in predictions_answer(found).summary)
+
+
+@pytest.mark.usefixtures("familiar")
+def test_where_preparing_took_the_budget_nothing_is_measured_and_that_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("dlbricks.analyzer.predicting.work_clock", itertools.count(step=10).__next__)
+    with Store.open(tmp_path / "new.db") as store:
+        found = predict(find_models([MODEL]), store=store, target=1e-6, budget_s=15.0)
+
+    assert found.complete
+    assert found.measured == frozenset()
+    assert any("preparing the models took 10 s of 15 s" in line for line in predictions_answer(found).summary)
 
 
 def test_below_the_error_of_the_method_some_bricks_suffice_and_the_answer_says_what_narrows_it(tmp_path):

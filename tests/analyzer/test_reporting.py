@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.findings.analyze import analyze
-from dlbricks.analyzer.findings.kept_findings import KeptFindings, kept_findings
+from dlbricks.analyzer.findings.analyze import ALL_REMEDIES, analyze
+from dlbricks.analyzer.report.answers.findings import analyze_answer
 from dlbricks.analyzer.report.answers.summary import report_answer
-from dlbricks.analyzer.reporting import ALL_REMEDIES, report
+from dlbricks.analyzer.report.units import BUSY
+from dlbricks.analyzer.reporting import report
 from dlbricks.analyzer.setups import Setup, set_up
 from dlbricks.constructor.result import Estimate
 from dlbricks.db import Store
@@ -36,7 +38,7 @@ other (float[1,8,64,64] x) => (float[1,8] y) {
 def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, here: Path) -> None:
     models = find_models([branches])
     with Store.open(here / "dlbricks.db") as store:
-        first = report(models, store=store, out=here / "a.html", budget_s=8)
+        first = report(models, store=store, out=here / "a.html", budget_s=8, alone=True)
         again = report(models, store=store, out=here / "b.html", budget_s=8)
         stored = report(models, store=store, out=here / "c.html", measure=False, setup=Setup())
 
@@ -50,27 +52,33 @@ def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, he
         assert made.sections[0].estimate.truth.ms == first.sections[0].estimate.truth.ms
         assert made.sections[0].estimate.truth.paired
     assert [path.suffix for path in here.glob("?.html")] == [".html"] * 3
+    (row,) = first.to_json()["results"]
+    assert row["memory_peak_mb"] >= row["memory_steady_mb"] > row["memory_weights_mb"]
+    assert "<dt>Memory</dt>" in (here / "a.html").read_text()
+    assert "<dt>Memory</dt>" not in (here / "b.html").read_text()
+    assert any(line.startswith("  Memory, the runtime included") for line in report_answer(first).summary)
     assert not [*here.glob("suite*")]
 
 
 @pytest.mark.slow
-def test_what_was_found_and_tried_is_kept_with_the_measurement(branches: Path, here: Path) -> None:
+def test_what_was_tried_stays_in_the_database(branches: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models, begun = find_models([branches]), list[Sequence[Estimate]]()
     with Store.open(here / "dlbricks.db") as store:
         untried = report(models, store=store, visits=10, prove=False, first=begun.append).sections[0]
-        assert untried.truth is not None
-        assert kept_findings(untried.truth) == KeptFindings(untried.findings or (), ALL_REMEDIES)
         tried = report(models, store=store, first=begun.append).sections[0]
-        assert kept_findings(untried.truth) == KeptFindings(tried.findings or (), tried.untried)
+    monkeypatch.setenv("DLBRICKS_CACHE", str(here / "another"))
+    with Store.open(here / "dlbricks.db", read_only=True) as store:
         stored = report(models, store=store, measure=False).sections[0]
         (row,) = analyze(models, store=store).rows
 
     assert row.findings == tried.findings, "an analysis shows what a report has proven"
+    assert row.untried == tried.untried
     ((guessed,),) = begun  # before anything was measured, and not again
     assert guessed.parts.predicted or guessed.parts.prediction_reason
     assert stored.truth == tried.truth == untried.truth
     assert stored.findings == tried.findings
     assert tried.findings is not None
+    assert untried.untried == ALL_REMEDIES
 
 
 @pytest.mark.slow
@@ -84,6 +92,11 @@ def test_another_model_is_measured_and_the_first_is_not_again(branches: Path, he
     assert both.generated is not None
     assert [row.name for row in both.generated.rows] == ["other"]
     assert "2 models" in (here / "r.html").read_text()
+
+
+def test_a_model_runs_alone_only_where_something_is_measured(branches: Path) -> None:
+    with Store.open("sqlite://") as store, pytest.raises(UsageError, match="runs alone"):
+        report(find_models([branches]), store=store, measure=False, alone=True)
 
 
 def test_without_measuring_what_is_missing_is_said(branches: Path, here: Path) -> None:
@@ -117,6 +130,28 @@ def test_where_the_time_goes_is_of_the_whole_model(bench: Bench, tmp_path: Path)
     assert short.endswith(f"{6 - known} layers not measured {rest}.")
     assert "of the time of its layers goes into" not in page
     assert "Half of it" not in page
+
+
+def test_what_measured_means_beside_other_programs_is_said_and_one_share_of_quiet_visits(
+    bench: Bench, tmp_path: Path
+) -> None:
+    stored, pages = Setup(backend="onnxruntime", threads=1, cache="hot", graph="source"), []
+    for undisturbed in (None, 0.9):  # a run without probes, then one in which half of the visits were quiet
+        bench.run(ms=10.0, bricks=bench.bricks(1.0), undisturbed=undisturbed)
+        made = report([bench.source], store=bench.store, out=tmp_path / "r.html", measure=False, setup=stored)
+        pages.append(" ".join(html.unescape((tmp_path / "r.html").read_text()).split()))
+    findings = analyze([made.sections[0].estimate], store=bench.store)
+
+    quiet, busy = pages
+    assert BUSY not in quiet
+    assert busy.count(f"ms</strong> ({BUSY})") == 1
+    assert "beside other programs; undisturbed 9.00 ms" in busy
+    assert busy.count("visits were undisturbed") == 1
+    assert "50% of the model's visits were undisturbed" in busy
+    summary = report_answer(made).summary
+    assert any("10.0" in line and "measured beside other programs" in line for line in summary)
+    assert f"measured_ms (branches): {BUSY}" in summary
+    assert any(BUSY in line for line in analyze_answer(findings).summary)
 
 
 def test_what_nobody_asked_for_is_picked_and_said() -> None:

@@ -304,7 +304,7 @@ def test_info_counts(bench):
     info = bench.store.info()
     assert info["counts"] == {
         "systems": 1, "stacks": 1, "runs": 1, "bricks": 1, "models": 1, "measurements": 3, "open": 1, "blocks": 6,
-        "failures": 1, "kernel_views": 0,
+        "failures": 1, "kernel_views": 0, "proofs": 0,
     }  # fmt: skip
     assert info["database"] == str(bench.store.place)
     assert info["bytes"] is None if isinstance(bench.path, str) else info["bytes"] > 0

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ....generator.machine.cores import physical_cores
 from ..analysed_model import AnalysedModel, Node, Spent
-from ..finding import LATENCY, Analysis, Finding, Remedy, finding_of
+from ..finding import LATENCY, Analysis, Finding, Remedy, finding_of, lines_of
 
 # Branches that do not depend on each other and run one after another.
 #
@@ -79,13 +79,13 @@ def _can_set(subject: AnalysedModel, option: str, value: str) -> bool:
 
 def _remedy(cores: int, threads: int = 1) -> Remedy:
     """Parallel execution of so many operators, each with so many threads: together no more than there are cores."""
+    settings = {"execution": "parallel", "inter_op": str(cores), "threads": str(threads)}
     return Remedy(
         "session_option",
         f"Run {cores} independent operators at the same time, each with {threads} of the threads; or, where branches "
         "share their weights, put what goes into them into one batch.",
-        {"execution": "parallel", "inter_op": str(cores), "threads": str(threads)},
-        "options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL\n"
-        f"options.inter_op_num_threads = {cores}\noptions.intra_op_num_threads = {threads}",
+        settings,
+        lines_of(settings),
     )
 
 
@@ -136,12 +136,8 @@ THREADS = Analysis("threads", frozenset({LATENCY}), ideas=_threads_ideas)
 # is ONNX Runtime's option ``session.set_denormal_as_zero``.
 
 
-_REMEDY = Remedy(
-    "session_option",
-    "Treat denormal numbers as zero.",
-    {"denormal_as_zero": "on"},
-    'options.add_session_config_entry("session.set_denormal_as_zero", "1")',
-)
+_AS_ZERO = {"denormal_as_zero": "on"}
+_REMEDY = Remedy("session_option", "Treat denormal numbers as zero.", _AS_ZERO, lines_of(_AS_ZERO))
 
 
 def _denormals_ideas(subject: AnalysedModel) -> Iterable[Finding]:
@@ -160,6 +156,7 @@ DENORMALS = Analysis("denormals", frozenset({LATENCY}), ideas=_denormals_ideas)
 
 
 _INSERTED_WORTH = 0.01
+_EXTENDED = {"optimization": "extended"}
 
 
 def _inserted_ideas(subject: AnalysedModel) -> Iterable[Finding]:
@@ -177,8 +174,8 @@ def _inserted_ideas(subject: AnalysedModel) -> Iterable[Finding]:
         Remedy(
             "session_option",
             "Keep images in the model's own layout.",
-            {"optimization": "extended"},
-            "options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED",
+            _EXTENDED,
+            lines_of(_EXTENDED),
         ),
         (f"it put in {counts}, which take {spent.ms:.3g} ms",),
     )

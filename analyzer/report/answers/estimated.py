@@ -28,7 +28,7 @@ from ..tables import (
     unlisted,
     values_of,
 )
-from ..units import counted, how_of, listed, milliseconds, percent, ratio_within, said_of_batch, short
+from ..units import BUSY, counted, how_of, listed, milliseconds, percent, ratio_within, said_of_batch, short
 
 if TYPE_CHECKING:
     from ....constructor.curve import Interpolation
@@ -78,6 +78,8 @@ def caveats(estimates: Sequence[Estimate]) -> list[str]:
             f"disturbed: the machine slowed {counts} ({names}); {ratios_hold}"
             "to compare runs or machines, use undisturbed_ms"
         )
+    busy = [entry.name for entry in estimates if entry.truth.measurement is not None and entry.truth.measurement.busy]
+    lines += [f"measured_ms ({_listed(busy)}): {BUSY}"] if busy else []
     shaky = [entry for entry in estimates if entry.doubtful and not entry.disturbed]
     if shaky:
         shares = [f"{entry.name} {percent(entry.unstable_share or 0.0)}" for entry in shaky]

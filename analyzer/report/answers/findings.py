@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ....tabular import Field, Row, fields, record_of
+from ...findings.finding import MANUAL
 from ...shell import shell_command
 from ..tables import MOST, Answer
-from ..units import counted, inferences, milliseconds, percent
+from ..units import BUSY, counted, inferences, milliseconds, percent
 
 if TYPE_CHECKING:
     from ...findings.analyze import AnalyzeReport, ModelFindings
@@ -138,7 +139,9 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
         what = "all proven rewrites together save" if len(row.joint.findings) > 1 else "proven:"
         yield f"{row.name}: {what} {saving}: {counts}"
     if row.latency_ms is not None:
+        truth = row.estimate.truth.measurement
         of = "measured" if row.basis == "measured" else "estimated from its bricks"
+        of += f", {BUSY}" if row.basis == "measured" and truth is not None and truth.busy else ""
         place = row.estimate.place
         where = f"{place.backend}, {counted(place.threads or 1, 'thread')}, {place.dtype}"
         yield f"{row.name}: {milliseconds(row.latency_ms)} ms {of} ({where}); savings of the same layers do not add up"
@@ -176,7 +179,7 @@ def _explained(finding: Finding) -> Iterator[str]:
         yield f"    outputs differ by {proof.largest_error:.1g} of their largest value"
         if finding.proof.artefact is not None:
             yield f"    written: {finding.proof.artefact}"
-    elif finding.unproven is not None:
+    elif finding.unproven not in {None, MANUAL}:
         yield f"    not proven: {finding.unproven}"
     else:
         yield from (f"    {line}" for line in finding.remedy.code.splitlines())

@@ -16,7 +16,7 @@ from ....models.source import file_bytes
 from ....tabular import Field, Row
 from ...limits import Figure
 from ..tables import Answer, dimension_lines, table_lines
-from ..units import counted, duration, percent, short
+from ..units import BUSY, counted, duration, percent, short
 
 if TYPE_CHECKING:
     from ....generator.fleet.planning import QueueReport
@@ -261,6 +261,7 @@ def _remarks(report: MeasureReport) -> list[str]:
         *_held(report.costs),
         *_profiled(report.kernels),
         *_interval_lines(report),
+        *_busy_lines(report),
         *dimension_lines((row.name, row.bound) for row in report.rows),
         "next: dlbricks report MODEL shows where the time goes and what to change",
     ]
@@ -275,6 +276,12 @@ def _interval_lines(report: MeasureReport) -> list[str]:
     sd = scatter_of(stack, row.threads, Subject.MODEL).run_sd
     other = f"means of other runs scatter by another {100 * sd:.1f}% (sd), and more on a busy machine"
     return [f"\u00b195% is for the mean of this run; {other}. 'dlbricks history' compares runs with that"]
+
+
+def _busy_lines(report: MeasureReport) -> list[str]:
+    """Return a line about the latencies that were measured beside other programs."""
+    busy = [row.name for row in report.rows if row.measurement is not None and row.measurement.busy]
+    return [f"{', '.join(busy)}: {BUSY}"] if busy else []
 
 
 def _verdict_lines(verdicts: Mapping[str, int], remedy: str) -> list[str]:

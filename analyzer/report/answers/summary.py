@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....constructor.remedies import Task, TaskKind
 from ....models.source import file_bytes
+from ...findings.finding import LONGER, MANUAL
 from ...limits import Figure
 from ...setups import notes_of
-from ...shell import shell_command
+from ...shell import improve_command, shell_command
 from ..page.payload import headline
 from ..section import Section, layer_rows
 from ..shares import operator_times
 from ..tables import Answer
-from ..units import counted, duration, percent, within
+from ..units import counted, duration, megabytes, memory_of, percent, within
 from .estimated import estimates_answer
 
 if TYPE_CHECKING:
@@ -42,15 +41,18 @@ def report_answer(result: Report) -> Answer:
 
 def report_figures(result: Report) -> dict[str, dict[str, Figure]]:
     """Return the figures that limits can name, by model: the measured latency, else the estimate."""
-    return {
-        entry.name: {
+    figures: dict[str, dict[str, Figure]] = {}
+    for section in result.sections:
+        entry, alone = section.estimate, section.alone
+        figures[entry.name] = {
             "latency": Figure(entry.latency.ms, entry.latency.ci95_ms)
             if entry.truth.ms is None
             else Figure(entry.truth.ms, entry.truth.ci95_ms),
+            "p95": Figure(None if alone is None else alone.quantile_ms(0.95)),
+            "memory": Figure.of_bytes(None if alone is None else alone.peak_bytes),
             "size": Figure.of_bytes(None if entry.error is not None else file_bytes(entry.model.source)),
         }
-        for entry in result.estimates
-    }
+    return figures
 
 
 _SHORT, _COSTLY = 3, 3
@@ -67,7 +69,10 @@ def _in_short(section: Section) -> Iterator[str]:
         timed = f"{top.timed} of {counted(top.layers, 'layer')} measured"
         yield f"{section.name}: {within(top.ms, None)} ms so far, {timed}."
         return
-    yield f"{section.name}: {within(top.ms, top.half_ms)} ms {top.basis}."
+    yield f"{section.name}: {within(top.ms, top.half_ms)} ms {top.basis}{' beside other programs' if top.busy else ''}."
+    if section.alone is not None:
+        peak = megabytes(section.alone.peak_bytes)
+        yield f"  Memory, the runtime included: {peak} at the peak, {', '.join(memory_of(section.alone))}."
     yield f"  Where the time goes: {_places(section)}."
     yield f"  What to change: {_changes(section)}."
     yield f"  Not tried: {_untried(section)}"
@@ -109,12 +114,13 @@ def _untried(section: Section) -> str:
     source = section.estimate.model.source
     if section.findings is None:
         return f"every remedy; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"
-    waiting = [f"{counted(count, 'finding')}"] if (count := len(section.predicted) + len(section.at_most)) else []
-    waiting += section.untried
+    open_ones = [finding for _, finding in (*section.predicted, *section.at_most) if finding.unproven != MANUAL]
+    waiting = [counted(len(open_ones), "finding")] if open_ones else []
+    waiting += [name for name in section.untried if name != LONGER]
     parts = [f"{', '.join(waiting)}; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"] if waiting else []
-    model = source.zoo or str(source.path)
-    improve = shlex.join(["dlbricks", "improve", model, "-o", f"{Path(model).stem}-faster.onnx"])
-    return "; ".join([*parts, f"rewrites of the file; run: {improve}"])
+    return "; ".join(
+        [*parts, f"{LONGER if LONGER in section.untried else 'rewrites of the file'}; run: {improve_command(source)}"]
+    )
 
 
 def _undomained(operators: str) -> str:

@@ -15,22 +15,26 @@ from typing import TYPE_CHECKING, Any
 from ....constructor.remedies import Task, TaskKind
 from ....constructor.result import Estimate
 from ....constructor.sweep import BATCH, swept
-from ....db import Stack, System
+from ....db import Measurement, Stack, System
+from ....db.values import QUIET
 from ....models.cache import cache_folder
 from ....tabular import Row
 from ....version import __version__
 from ...findings.analysed_model import cold_start_of
-from ...findings.finding import Finding
-from ...shell import shell_command, why_unbounded
+from ...findings.finding import LONGER, Finding
+from ...shell import improve_command, shell_command, why_unbounded
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
 from ..shares import OperatorTime, operator_times
 from ..units import (
+    BUSY,
     counted,
     half_of,
     how_of,
     inferences,
     margin,
+    megabytes,
+    memory_of,
     milliseconds,
     percent,
     ratio,
@@ -111,6 +115,7 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> Row:
         "name": clipped(section.name),
         "section": section,
         "headline": headline(section, rows),
+        "busy": BUSY,
         "colours": _colours([section]),
         "operators": [*_listed(ranked)],
         "denormals": _counted_ms(section.estimate, "denormals"),
@@ -123,7 +128,7 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> Row:
         "top": _TOP,
         "unexplained": _unexplained(section.estimate),
         "unbounded": why_unbounded(section.estimate),
-        "prove": clipped(shell_command(Task(TaskKind.PROOFS, source=section.estimate.model.source))),
+        "prove": clipped(_proving(section)),
     }
 
 
@@ -174,6 +179,13 @@ def _unexplained(entry: Estimate) -> Term | None:
     term = (entry.attribution or {}).get("unexplained")
     large = term is not None and term.ms is not None and abs(term.ms) > _UNEXPLAINED * (entry.truth.ms or math.inf)
     return term if large else None
+
+
+def _proving(section: Section) -> str:
+    """Return the command that tries what was not tried."""
+    source = section.estimate.model.source
+    only_longer = section.untried == (LONGER,)
+    return improve_command(source) if only_longer else shell_command(Task(TaskKind.PROOFS, source=source))
 
 
 def _proven(finding: Finding) -> str:
@@ -254,8 +266,8 @@ def _environment() -> Environment:
 _NOTED = 0.02
 """By how much visits are slower than undisturbed ones before the page says so."""
 
-_QUIET, _FEW = 0.8, 1 / 8
-"""Share of undisturbed visits from which the page calls a machine quiet, and below which it cannot tell."""
+_FEW = 1 / 8
+"""Share of undisturbed visits below which the page cannot tell how fast a quiet machine is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +307,7 @@ def figures_of(section: Section) -> list[Fact]:
         Fact(
             "Measured",
             whole or "not measured",
-            "" if quiet is None or truth is None else _undisturbed(quiet, truth.quiet),
+            "" if quiet is None or truth is None else _undisturbed(quiet, truth),
             keys,
         ),
         Fact(
@@ -323,6 +335,10 @@ def figures_of(section: Section) -> list[Fact]:
         both = start.load_ms + start.first_run_ms
         parts = f"{milliseconds(start.load_ms)} ms and {milliseconds(start.first_run_ms)} ms"
         rows.append(Fact("Load and first run", _ms(both) or "", f"{parts}: {inferences(start.runs)}", keys))
+    if section.alone is not None:
+        rows.append(
+            Fact("Memory", f"{megabytes(section.alone.peak_bytes)} at the peak", ", ".join(memory_of(section.alone)))
+        )
     return rows
 
 
@@ -392,24 +408,26 @@ def facts_of(section: Section) -> Iterator[Fact]:
         )
 
 
-def _undisturbed(ms: float, share: float | None) -> str:
-    """Write the undisturbed latency, and the share of undisturbed visits."""
-    if share is None or share < _FEW:
-        return f"fast visits {milliseconds(ms)} ms; too few visits were undisturbed"
-    return f"undisturbed {milliseconds(ms)} ms, {percent(share)} of the model's visits"
+def _undisturbed(ms: float, truth: Measurement) -> str:
+    """Write the undisturbed latency, and whether the measured one is of a busy machine."""
+    few = truth.quiet is None or truth.quiet < _FEW
+    text = f"fast visits {milliseconds(ms)} ms" if few else f"undisturbed {milliseconds(ms)} ms"
+    return f"beside other programs; {text}" if truth.busy else text
 
 
 def _quietness(section: Section) -> tuple[str, str]:
-    entry = section.estimate
-    slowed, share = entry.disturbance, entry.latency.quiet
+    entry, truth = section.estimate, section.truth
+    slowed, share, of = entry.disturbance, entry.latency.quiet, "bricks'"
+    if truth is not None and truth.quiet is not None:
+        share, of = truth.quiet, "model's"
     if share is None or share < _FEW:
         text = "hardly ever undisturbed" if share is not None else "not known to be quiet"
     elif slowed is not None and slowed >= _NOTED:
         text = f"{percent(slowed)} slower than undisturbed"
     else:
-        text = "quiet" if share >= _QUIET else "undisturbed in part"
+        text = "quiet" if share >= QUIET else "undisturbed in part"
     text = "disturbed: " + text if entry.disturbed else text
-    visits = "" if share is None else f"{percent(share)} of the bricks' visits were undisturbed"
+    visits = "" if share is None else f"{percent(share)} of the {of} visits were undisturbed"
     paired = {True: "bricks and model alternated", False: "bricks and model are of different sessions"}
     in_turn = "" if entry.truth.paired is None else paired[entry.truth.paired]
     return text, "; ".join(filter(None, (visits, in_turn)))

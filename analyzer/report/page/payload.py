@@ -210,6 +210,7 @@ class Headline:
         ms: The measured latency, else the estimate, else the sum of the measured bricks; None without any.
         half_ms: Half of its interval; None if unknown.
         basis: ``measured``, ``estimated`` or ``known``, in the same order.
+        busy: True if it was measured beside other programs.
         first: The operator with the most time; None without measurements.
         layer: The layer with the most time; None without measurements.
         layer_share: Its share of the time of all bricks; 0 unless all are measured.
@@ -221,6 +222,7 @@ class Headline:
     ms: float | None
     half_ms: float | None
     basis: str
+    busy: bool
     first: OperatorTime | None
     layer: LayerRow | None
     layer_share: float
@@ -257,6 +259,7 @@ def headline(section: Section, rows: Sequence[LayerRow]) -> Headline:
         ms=ms if timed or basis == "measured" else None,
         half_ms=None if bounds is None or ms is None else half_of(ms, bounds),
         basis=basis,
+        busy=basis == "measured" and section.truth is not None and section.truth.busy,
         first=ranked[0] if ranked else None,
         layer=timed[0][1] if timed else None,
         layer_share=timed[0][0] / whole if whole > 0 else 0.0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from dlbricks.generator.backends.registry import get
 from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.decompose import decompose
 from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.machine.lock import work_clock
 from dlbricks.generator.machine.system import probe_system
 from dlbricks.generator.measurement import trial
 from dlbricks.generator.measurement.run import run
@@ -208,7 +208,7 @@ def test_when_the_time_is_up_no_analysis_begins_and_nothing_is_tried(folder: Pat
         find_models([folder / "seeded.onnx"]),
         store=store,
         prove=True,
-        until=time.monotonic(),
+        until=work_clock(),
         progress=lambda step: stages.append(step.stage),
     ).rows
 
@@ -232,7 +232,7 @@ def test_a_model_that_its_bricks_do_not_explain_has_the_trial_of_denormal_number
         return [replace(finding, unproven=LATE) for finding in findings]
 
     monkeypatch.setattr(Workbench, "prove", prove)
-    monkeypatch.setattr(analysing, "rewrite_findings", lambda *_, **__: (order.append("rewrites"), ([], []))[1])
+    monkeypatch.setattr(analysing, "rewrite_findings", lambda *_, **__: (order.append("rewrites"), ([], [], True))[1])
     (row,) = analyze([entry], store=store, prove=True).rows
 
     assert (order.index("denormals") < order.index("rewrites")) == far

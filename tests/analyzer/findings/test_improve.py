@@ -63,9 +63,10 @@ def test_a_clean_model_has_no_change(tmp_path: Path):
 
 
 def test_proven_changes_are_findings_of_one_file(slow: ModelSource, tmp_path: Path):
-    proven, rest = rewrite_findings(slow, 2.0, threads=1, budget_s=14, write=tmp_path)
+    proven, rest, complete = rewrite_findings(slow, 2.0, threads=1, budget_s=14, write=tmp_path)
 
     assert proven
+    assert complete
     assert all(found.proof is not None and found.unproven is None for found in proven)
     assert len({found.proof.together for found in proven if found.proof}) == 1
     assert {found.proof.artefact for found in proven if found.proof} == {str(tmp_path / "model-improved.onnx")}

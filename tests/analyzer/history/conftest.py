@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +16,7 @@ from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.db import Block, Conditions, Measurement, Run, Stack, Stop, Store, Subject, System
-from dlbricks.db.values import Identity, Visit
+from dlbricks.db.values import MODELS, Identity, Visit
 from dlbricks.models import ModelSource, find_models
 from lab import changed, summary_of
 
@@ -54,16 +54,21 @@ class Nights:
         quiet: float = 0.5,
         conditions: Conditions = WARM,
         kernel: str = "6.1",
+        node: str = "",
+        files: Sequence[str] = (),
         **options: str,
     ) -> str:
-        """Store a run; what it measured is ``machine`` times as long as given."""
+        """Store a run of some files of the model's name; what it measured is ``machine`` times as long as given."""
         id_, used = str(uuid.uuid4()), stack(version, **options)
         begun = datetime(2026, 9, 1, 2, tzinfo=UTC) + timedelta(days=self.nights)
         self.nights += 1
         self.store.put_system(SYSTEM)
         self.store.put_stack(used)
         state = {"kernel": kernel}
-        self.store.begin_run(Run(id_, begun.isoformat(), "0.1", "run", None, SYSTEM.key, used.key, {}, before=state))
+        named = {MODELS: dict.fromkeys(files, self.source.name)} if files else {}
+        self.store.begin_run(
+            Run(id_, begun.isoformat(), "0.1", "run", None, SYSTEM.key, used.key, named, before=state, node=node)
+        )
         when = tuple(
             Visit(int(begun.timestamp() * 1e6) + 1000 * place, *(self._probe(ns * machine) for ns in (50_000, 80_000)))
             for place in range(12)
@@ -79,7 +84,7 @@ class Nights:
             made = changed(made, mean_ns=1.2 * ns, ci95_ns=(1.19 * ns, 1.21 * ns), samples=12)
             return made, [Block(0, 0, ((int(ns), 1),) * 12, visits=when if probe else ())]
 
-        wanted = [taken(Subject.MODEL, self.key, ms)]
+        wanted = [taken(Subject.MODEL, key, ms) for key in files or (self.key,)]
         wanted += [] if reference_us is None else [taken(Subject.REFERENCE, built_in_key(OVERHEAD), reference_us / 1e3)]
         self.store.add(wanted)
         level = dataclasses.replace(conditions, cache="hot")

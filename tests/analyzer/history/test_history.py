@@ -135,6 +135,45 @@ def test_options_and_conditions_are_series_of_their_own(nights):
     assert [row.runs for row in history([nights.source], store=nights.store, cache="cold").rows] == [3]
 
 
+OWN, OTHER = "own", "f" * 64
+
+
+@pytest.mark.parametrize(
+    ("files", "runs"),
+    [
+        ([[OTHER], [OTHER], [OWN]], 3),
+        ([[OWN], [OTHER], [OWN]], 3),
+        ([[OTHER], [OWN], [OTHER], [OWN]], 2),
+        ([[OTHER], [OWN], [OWN, OTHER]], 2),
+    ],
+    ids=["changed", "changed back", "two models in turn", "two models in one run"],
+)
+def test_a_series_follows_a_model_whose_file_changes_and_no_other_of_its_name(nights, files, runs):
+    for keys in files:
+        nights.run(files=[nights.key if key == OWN else key for key in keys])
+
+    (row,) = history([nights.source], store=nights.store).rows
+
+    assert row.runs == runs
+    assert ("file" in row.points[0].versions) == (runs == 3)
+
+
+def test_machines_that_change_to_a_file_one_after_the_other_measure_one_model(nights):
+    for node, key in (
+        ("a", OTHER),
+        ("b", OTHER),
+        ("a", nights.key),
+        ("b", OTHER),
+        ("a", nights.key),
+        ("b", nights.key),
+    ):
+        nights.run(node=node, files=[key])
+
+    (row,) = history([nights.source], store=nights.store).rows
+
+    assert row.runs == 6
+
+
 def test_one_run_without_an_undisturbed_latency_makes_means_of_all(nights):
     for number in range(4):
         nights.run(undisturbed=number != 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import re
 import signal
@@ -13,11 +14,19 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from dlbricks.errors import MachineBusy, UsageError
 from dlbricks.generator.machine import lock
-from dlbricks.generator.machine.lock import LOCK_DIR_VARIABLE, LOCK_WAIT_VARIABLE, lock_path, machine_lock, patience
+from dlbricks.generator.machine.lock import (
+    LOCK_DIR_VARIABLE,
+    LOCK_WAIT_VARIABLE,
+    lock_path,
+    machine_lock,
+    patience,
+    work_clock,
+)
 
 _HOLDER = """
 import sys
@@ -139,6 +148,25 @@ def test_waiting_gets_the_lock_when_it_is_given_back(holder):
 
     with machine_lock(wait_s=30):
         pass
+
+
+def test_the_work_clock_stands_still_while_the_lock_is_waited_for(monkeypatch):
+    now_s, tries = [5.0], iter((False, True))
+
+    def sleep(_: float) -> None:
+        now_s[0] += 7.0
+
+    def waiting() -> tuple[float, float]:
+        before_s = work_clock()
+        with machine_lock(wait_s=30):
+            return before_s, work_clock()
+
+    monkeypatch.setattr(lock, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
+    monkeypatch.setattr(lock, "_way", lambda _: (lambda: next(tries), lambda: "unknown"))
+    before_s, after_s = contextvars.copy_context().run(waiting)
+
+    assert before_s == after_s
+    assert now_s == [12.0]
 
 
 def test_the_lock_is_not_inherited():

@@ -17,7 +17,9 @@
   }
   const el = (tag, attributes, ...children) => make(null, tag, attributes, children);
   const svg = (tag, attributes, ...children) => make(SVG, tag, attributes, children);
-  const bdi = (text, attributes) => el("bdi", attributes, text);
+  // A name breaks after a separator, and within a word only where that is longer than its column.
+  const worded = (name) => name.split(/(?<=[/_.:@-])(?=[^/_.:@-])/).flatMap((part, at) => (at ? [el("wbr"), part] : [part]));
+  const bdi = (text, attributes) => el("bdi", attributes, ...worded(String(text ?? "")));
 
   const grouped = (value, digits) => value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   function ms(value) {
@@ -333,7 +335,7 @@
       ] : []),
       { id: "layers", title: "Layers", number: true, value: (row) => row.layers },
       { id: "unique", title: "Unique", number: true, value: (row) => row.unique },
-      { id: "operator", title: "Most time in", value: (row) => row.first, cell: (row) => (row.first ? [el("i", { class: `dot ${colour(row.first)}` }), bdi(row.first)] : "–") },
+      { id: "operator", title: "Most time in", value: (row) => row.first, cell: (row) => (row.first ? el("span", { class: "op" }, el("i", { class: `dot ${colour(row.first)}` }), bdi(row.first)) : "–") },
       { id: "share", title: "Share", number: true, kind: "share", value: (row) => row.share, cell: (row) => (row.share === null ? "–" : meter(row.share, colour(row.first))) },
       ...(analysed ? [
         { id: "findings", title: "Findings", number: true, value: (row) => row.findings },
@@ -341,7 +343,7 @@
       ] : []),
     ], models, { label: "models", order: bounded ? "headroom" : "measured_ms", descending: true, first: 200, words: (row) => row.name.toLowerCase(), file: "models.csv", attributes: (row) => ({ "data-model": row.model, "data-measurement": row.measurement }) });
     table(document.getElementById("bricks"), [
-      { id: "operator", title: "Operator", value: (row) => row.op, cell: (row) => [el("i", { class: `dot ${colour(row.op)}` }), bdi(row.op)] },
+      { id: "operator", title: "Operator", value: (row) => row.op, cell: (row) => el("span", { class: "op" }, el("i", { class: `dot ${colour(row.op)}` }), bdi(row.op)) },
       { id: "shapes", title: "Reads [weight] → writes", kind: "shapes", value: (row) => `${row.reads} → ${row.writes}`, cell: (row) => bdi(`${row.reads} → ${row.writes}`) },
       { id: "total_ms", title: "All, ms", number: true, value: (row) => row.total, cell: (row) => fixed(row.total, decimals(bricks.map((one) => one.total))) },
       { id: "share", title: "Share", number: true, kind: "share", value: (row) => row.share, cell: (row) => (row.share === null ? "–" : meter(row.share, colour(row.op), bricks[0].share)) },

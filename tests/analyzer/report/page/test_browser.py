@@ -159,6 +159,21 @@ def test_the_overview_leads_to_each_model(reported: Reported, tmp_path: Path) ->
     assert seen.console == []
 
 
+def test_names_break_after_separators_on_a_narrow_screen(reported: Reported, tmp_path: Path) -> None:
+    script = """
+      const names = [...document.querySelectorAll("td.layer > a > bdi, td.layer > bdi")];
+      const lines = (one) => new Set([...one.getClientRects()].map((box) => box.top)).size;
+      const places = (one) => one.querySelectorAll("wbr").length + one.textContent.split(" ").length;
+      return [names.length, names.filter((one) => lines(one) > places(one)).map((one) => one.textContent)]
+    """
+
+    for place in ("m0", "all"):
+        count, cut = visit(reported.page(), script, tmp_path, width=500, place=place).value
+
+        assert count
+        assert cut == []
+
+
 def test_a_narrow_screen_scrolls_in_one_direction(reported: Reported, tmp_path: Path) -> None:
     script = """
       const tables = [...document.querySelectorAll("table")];
