@@ -7,21 +7,26 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ..bricks.decomposition import Decomposition, Failed
 from ..constructor.evidence import Evidence
+from ..constructor.result import Estimate
 from ..db import Store
 from ..db.samples.rates import stream_sizes
 from ..db.values import NATIVE
+from ..generator.backends.base import Backend
+from ..generator.backends.registry import get
 from ..generator.decomposition.decompose import Model, readable
 from ..generator.machine.lock import work_clock
 from ..generator.machine.system import probe_system
 from ..generator.measurement.settings import PaceFields
 from ..models import ModelSource
 from .estimation.reading import find_ceilings
+from .report.shares import profile_of
 from .setups import Setup, cut_of
 
 if TYPE_CHECKING:
@@ -117,6 +122,25 @@ def measure_missing(
         folder = suite or Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-report-")), "suite")
         pace: PaceFields = {"visits": plan.visits, "budget_s": plan.left_s(kept_s)}
         return plan.measure(models, folder, pace, readable(models))
+
+
+def profile_different(estimates: Sequence[Estimate], plan: MeasuringPlan) -> bool:
+    """Profile models that differ from their estimates, where there is time; return True if any was profiled."""
+    different = [
+        entry.model.decomposition
+        for entry in estimates
+        if entry.differs and entry.model.decomposition is not None and profile_of(entry) is None
+    ]
+    backend = get(plan.how.runtime.backend)
+    if not different or work_clock() >= plan.until or not backend.offers(Backend.kernels):
+        return False
+    from ..generator.measurement.measure import measure  # most models are explained by their bricks
+
+    since = datetime.fromtimestamp(0, UTC)  # their latencies are stored
+    measure(
+        different, store=plan.store, settings=plan.how.settings(), since=since, kernels=True, progress=plan.progress
+    )
+    return True
 
 
 def with_ceilings(evidence: Evidence, plan: MeasuringPlan) -> Evidence:

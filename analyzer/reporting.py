@@ -26,7 +26,7 @@ from .estimation.learning import Gaps, learn
 from .estimation.reading import evidence_under, missing
 from .findings.analyses.runtime_settings import DENORMALS
 from .findings.finding import LATE, Finding
-from .measuring import MeasuringPlan, measure_missing, with_ceilings
+from .measuring import MeasuringPlan, measure_missing, profile_different, with_ceilings
 from .report.page.page import render_page
 from .report.reported import Report
 from .report.section import Section
@@ -115,6 +115,8 @@ def report(
             interrupted = error
             evidence = _with_predictions(decompositions, evidence_here(decompositions, store, how), store, how)
         estimates = [*estimate(decompositions, evidence)]
+        if interrupted is None and profile_different(estimates, plan):
+            estimates = [*estimate(decompositions, evidence_here(decompositions, store, how))]
     else:
         estimates = estimates_in(store, models, how, cut_of(how))
     if interpolate:

@@ -459,6 +459,12 @@ class Estimate:
         return (self.unstable_share or 0.0) > _MOSTLY or bool(self.disturbed)
 
     @property
+    def differs(self) -> bool:
+        """True if the estimate and the measured latency differ beyond the interval of their ratio."""
+        ends = self.truth.ratio_ci95
+        return ends is not None and not ends[0] <= 1 <= ends[1]
+
+    @property
     def far(self) -> bool:
         """True if the estimate is more than 1.5 times the measured latency, or less than two thirds of it.
 

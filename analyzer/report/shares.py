@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from ...constructor.result import Estimate
+from ...db.values import KernelView
 
 UNMEASURED, BEYOND = "not measured", "not in the bricks"
 """Names of the rows of the layers without a latency, and of a large difference between bricks and model; no operator
 is called so."""
+
+_NS_PER_MS = 1e6
+
+_LONGER = 1.25
+"""Profiled execution over a plain one, above which the profiler's own time decides the shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +59,26 @@ def whole_ms(entry: Estimate) -> float | None:
     return None if entry.truth.ms is None else max(known_ms, entry.truth.ms)
 
 
+def profile_of(entry: Estimate) -> KernelView | None:
+    """Return the profile of a model that differs from its estimate; None if there is none, or if it is of no use.
+
+    A profiler adds its own time to each kernel: a profiled execution that is much longer tells nothing of shares.
+    """
+    model, evidence, measured_ms = entry.model.decomposition, entry.evidence, entry.truth.ms
+    view = None if model is None or evidence is None else evidence.views.get(model.own.key)
+    if view is None or measured_ms is None or not entry.differs or view.wall_ns / _NS_PER_MS > _LONGER * measured_ms:
+        return None
+    return None if any(kernel.time_ns is None for kernel in view.kernels) else view
+
+
 def operator_times(entry: Estimate) -> list[OperatorTime]:
-    """Return the time by operator, the most first; the last row is the time in no measured layer, if any."""
+    """Return the time by operator, the most first; the last row is the time in no measured layer, if any.
+
+    Of a model that differs from its estimate it is the measured latency, by the shares of the model's own profile.
+    """
+    view = profile_of(entry)
+    if view is not None and entry.truth.ms is not None:
+        return _by_profile(view, entry.truth.ms)
     times: dict[str, list[float]] = {}
     for part in entry.parts.sequences:
         if part.latency_ms is not None:
@@ -72,3 +97,13 @@ def operator_times(entry: Estimate) -> list[OperatorTime]:
     elif entry.far and rest_ms:
         rows.append(row(BEYOND, 0, rest_ms))
     return rows
+
+
+def _by_profile(view: KernelView, whole: float) -> list[OperatorTime]:
+    counts, sums = Counter[str](), Counter[str]()
+    for kernel in view.kernels:
+        name = kernel.operator or kernel.name
+        counts[name] += kernel.calls
+        sums[name] += kernel.time_ns or 0
+    total = sums.total()
+    return [OperatorTime(name, counts[name], whole * ns / total, ns / total) for name, ns in sums.most_common()]

@@ -14,7 +14,7 @@ from ...estimation.estimates import FIELDS
 from ...shell import shell_command, with_command
 from ..causes import advised_for, written
 from ..roofs import roofline_lines
-from ..shares import operator_times
+from ..shares import operator_times, profile_of
 from ..tables import (
     MOST,
     Answer,
@@ -285,7 +285,8 @@ def _explained(entry: Estimate, most: int | None) -> list[Line]:
     listed_times = [*times[:_OPERATORS], *(time for time in times[_OPERATORS:] if not time.measured)]
     lines: list[Line] = [*written(entry), *_rivals(entry)]
     if times:
-        lines.append(f"{entry.name}: time by operator")
+        source = "" if profile_of(entry) is None else ", by the model's own profile, since bricks do not explain it"
+        lines.append(f"{entry.name}: time by operator{source}")
         lines += [
             f"  {'-' if time.ms is None else milliseconds(time.ms):>12} ms  "
             f"{'-' if time.share is None else percent(time.share):>4}  {time.name}"

@@ -13,7 +13,7 @@ from ...setups import notes_of
 from ...shell import improve_command, shell_command
 from ..page.payload import headline
 from ..section import Section, layer_rows
-from ..shares import operator_times
+from ..shares import operator_times, profile_of
 from ..tables import Answer
 from ..units import counted, duration, megabytes, memory_of, percent, within
 from .estimated import estimates_answer
@@ -73,7 +73,8 @@ def _in_short(section: Section) -> Iterator[str]:
     if section.alone is not None:
         peak = megabytes(section.alone.peak_bytes)
         yield f"  Memory, the runtime included: {peak} at the peak, {', '.join(memory_of(section.alone))}."
-    yield f"  Where the time goes: {_places(section)}."
+    source = ", by its own profile" if profile_of(section.estimate) is not None else ""
+    yield f"  Where the time goes{source}: {_places(section)}."
     yield f"  What to change: {_changes(section)}."
     yield f"  Not tried: {_untried(section)}"
 

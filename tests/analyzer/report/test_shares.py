@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from dlbricks.analyzer.report.shares import BEYOND, UNMEASURED, operator_times, whole_ms
+from dlbricks.analyzer.estimation.estimate import estimate
+from dlbricks.analyzer.report.shares import BEYOND, UNMEASURED, operator_times, profile_of, whole_ms
 from dlbricks.constructor.result import Estimate, Missing, SequenceLatency
+from dlbricks.db.values import PROFILED_CACHE, Identity, Kernel, KernelView, Subject
 from flat import changed, flat_estimate
+from lab import FORK, Lab, graph_of, keys_of
 
 
 def _entry(*latencies_ms: float | None, measured_ms: float | None = None, skipped: int = 0) -> Estimate:
@@ -58,3 +63,35 @@ def test_bricks_longer_than_the_model_leave_no_negative_rest() -> None:
     conv, rest = operator_times(_entry(2.0, measured_ms=1.5, skipped=1))
 
     assert (conv.share, rest.ms) == (1.0, 0.0)
+
+
+def _profiled(lab: Lab, *, model_ms: float, wall_ms: float) -> Estimate:
+    """An estimate of 5 ms, and a profile with two operators, one of them three times as long."""
+    source = lab.source(FORK, "fork")
+    lab.put([(key, 1.0) for key in keys_of(source)])
+    lab.put([(graph_of(source).key, model_ms)], subject=Subject.MODEL)
+    times = (("Conv", 1, 3_000_000), ("Relu", 4, 1_000_000))
+    kernels = tuple(Kernel("", operator, "CPU", calls, ns) for operator, calls, ns in times)
+    conditions = replace(lab.conditions, cache=PROFILED_CACHE)
+    identity = Identity(Subject.MODEL, graph_of(source).key, lab.system.key, lab.stack.key, conditions, "")
+    lab.store.put_kernels(identity, KernelView(kernels, round(wall_ms * 1e6), 5, "profiler"))
+    (entry,) = estimate([source], store=lab.store)
+    return entry
+
+
+def test_a_model_that_its_bricks_do_not_explain_has_the_shares_of_its_own_profile(lab: Lab) -> None:
+    times = operator_times(_profiled(lab, model_ms=8.0, wall_ms=9.0))
+
+    assert [(time.name, time.count, time.ms, time.share) for time in times] == [
+        ("Conv", 1, 6.0, 0.75), ("Relu", 4, 2.0, 0.25),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model_ms", "wall_ms"), [(5.0, 5.0), (8.0, 12.0)])
+def test_bricks_that_explain_a_model_or_a_slow_profile_leave_the_shares_to_bricks(
+    lab: Lab, model_ms: float, wall_ms: float
+) -> None:
+    entry = _profiled(lab, model_ms=model_ms, wall_ms=wall_ms)
+
+    assert profile_of(entry) is None
+    assert sum(time.ms or 0.0 for time in operator_times(entry)) == pytest.approx(5.0)
