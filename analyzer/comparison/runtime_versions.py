@@ -25,6 +25,7 @@ from ...constructor.uncertainty.pairing import trimmed
 from ...db.values import NATIVE, Runtime, RuntimeFields
 from ...errors import BackendError, DlbricksError, MachineBusy, UsageError
 from ...generator.backends.environments import RuntimeVersion, version_of
+from ...generator.backends.registry import get
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import decompose
 from ...generator.decomposition.generate import along_source, generate
@@ -224,8 +225,8 @@ def compare_versions(
         folder: Empty or new folder for the suite of bricks.
         granularity: Most layers in a brick.
         connected: Bricks may be weakly connected windows.
-        graph: Graph that bricks are cut from; None: ``fused`` for ONNX Runtime, ``source`` for others. Fusions are
-            those of the runtime that dlbricks itself uses.
+        graph: Graph that bricks are cut from; None: ``fused`` if the runtime reports its graph, else ``source``.
+            Fusions are those of the version that dlbricks itself uses.
         threads: Threads of the runtime.
         dtype: Precision.
         minimum_effect: Relative difference that matters.
@@ -254,8 +255,10 @@ def compare_versions(
     if base.python == other.python:
         raise UsageError(f"{first} and {second} are one environment", remedy="name two")
     places = places_of((base, other), runtime, threads, dtype)
-    graph = graph or ("fused" if base.backend == "onnxruntime" else "source")
-    cut = Cut(granularity, connected=connected, graph=graph, threads=threads)
+    if graph is None:  # an executed graph is one version's, and another version may not run its bricks
+        best = get(base.backend).graph_at(places[0].runtime.device, dtype)
+        graph = "source" if best == "source" else "fused"
+    cut = Cut(granularity, connected=connected, graph=graph, runtime=places[0].runtime, threads=threads)
     decomposed = along_source(decompose(models, cut, progress=progress), cut)
     cut_up = [model for model in decomposed if isinstance(model, Decomposition)]
     suite = generate(cut_up, out=folder, settings=cut).suite

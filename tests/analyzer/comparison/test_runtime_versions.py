@@ -105,6 +105,25 @@ def test_what_became_slower_is_told_by_brick_and_can_be_reproduced(model, python
     assert "ratio" in said[1]
 
 
+@pytest.mark.slow
+def test_bricks_are_cut_along_the_fusions_of_the_versions_runtime(pythons, tmp_path):
+    pytest.importorskip("openvino")
+    rng = np.random.default_rng(0)
+    weight = numpy_helper.from_array(rng.random((64, 64), np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [64, 64]) for name in ("x", "y"))
+    graph = helper.make_graph(nodes, "fused", [x], [y], [weight])
+    path = tmp_path / "fused.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    names = str(pythons("old")), str(pythons("new"))
+
+    found = compare_versions(
+        find_models([path]), names, folder=tmp_path / "bricks", backend="openvino", budget_s=10
+    )
+
+    assert [brick.brick.operators for brick in found.rows[0].bricks] == [("MatMul", "Relu")]
+
+
 def test_one_environment_is_refused(model, pythons, tmp_path, cli):
     python = pythons("old")
 
