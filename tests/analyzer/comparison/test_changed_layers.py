@@ -65,7 +65,10 @@ def test_equal_files_have_no_changed_layers(write, cli):
 def test_a_runtime_that_reports_fusions_is_cut_along_them(write, cli):
     pytest.importorskip("openvino")
     first, last = ("first", "MatMul", ("x", "v"), "a"), ("last", "MatMul", ("b", "w"), "y")
-    old, new = write("old", first, ("act", "Sin", ("a",), "b"), last), write("new", first, ("act", "Relu", ("a",), "b"), last)
+    old, new = (
+        write("old", first, ("act", "Sin", ("a",), "b"), last),
+        write("new", first, ("act", "Relu", ("a",), "b"), last),
+    )
 
     done = cli("compare", old, new, "--layers", "--backend", "openvino", "--budget", "10s", "--json")
 
