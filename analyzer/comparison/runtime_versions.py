@@ -16,6 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Unpack
 
+import numpy as np
+
 from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.graph.control import write_out
 from ...bricks.layer import LayerState
@@ -39,8 +41,8 @@ from ...generator.worker.execution.extraction import EXECUTED
 from ...generator.worker.messages import Place
 from ...models import ModelSource
 from ...tabular import Field, Records, Row, Tabular, fields, record_of
-from .difference import MINIMUM_EFFECT, Levels, Relation, check_minimum_effect, discoveries, relation
-from .gate import MOST, VISITS, is_blind, judged, levels_of
+from .difference import MINIMUM_EFFECT, Levels, Relation, check_minimum_effect, discoveries, paired, relation
+from .gate import FEWEST, MOST, VISITS, is_blind, judged, levels_of
 from .results import ModelBrick, bricks_of
 
 _OF_MODELS = 0.4
@@ -57,6 +59,10 @@ _LABEL = 8
 _CHANCE = 0.2
 """Largest probability of chance with which the first pass makes a brick a suspect."""
 
+_FAR, _FAR_CHANCE = 0.1, 0.01
+"""Least difference of a load time or first run that is told, and the largest probability that it is chance: both
+scatter more than latencies, and a process has one of each."""
+
 FIELDS = (
     Field("name", "model"),
     *fields("base other"),
@@ -66,7 +72,7 @@ FIELDS = (
     Field("ratio_ci95", path="levels.difference.ci95"),
     Field("verdict"),
     Field("explained", "bricks explain", "share"),
-    *fields("processes executed bricks missing error"),
+    *fields("left_ms call_ms processes load first_run executed bricks missing error"),
 )
 
 
@@ -102,18 +108,59 @@ class BrickVersions:
 
     def record(self) -> Row:
         """As a JSON object."""
-        seen = self.levels.difference
         return {
             "key": self.brick.key,
             "operator": "+".join(self.brick.operators),
             "shapes": record_of(self.brick.form, fields("inputs weights outputs")),
             "count": self.brick.occurrences,
-            "base_ms": self.levels.before_ms,
-            "other_ms": self.levels.after_ms,
-            "ratio": seen.ratio,
-            "ratio_ci95": seen.ci95,
+            **_levels_record(self.levels),
             **record_of(self, fields("verdict effect_ms fresh suspect largest_error")),
         }
+
+
+def _levels_record(levels: Levels) -> Row:
+    seen = levels.difference
+    return {
+        "base_ms": levels.before_ms, "other_ms": levels.after_ms, "ratio": seen.ratio, "ratio_ci95": seen.ci95,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StartVersions:
+    """The load time of a model, or its first run, in both versions.
+
+    Attributes:
+        levels: Durations and their ratio, over processes.
+        verdict: As of a latency, but from 10 %, and with a probability of chance below 1 %.
+    """
+
+    levels: Levels
+    verdict: Relation
+
+    def record(self) -> Row:
+        """As a JSON object."""
+        return _levels_record(self.levels) | record_of(self, fields("verdict"))
+
+
+def starts_of(trial: Trial) -> tuple[StartVersions, StartVersions] | None:
+    """Return load time and first run of a model in both versions; None with too few processes.
+
+    Args:
+        trial: Visits of the model.
+    """
+    both = list(zip(*trial.starts_ns, strict=False))
+    if len(both) < FEWEST:
+        return None
+    starts = []
+    for part in range(2):
+        base, other = (
+            [np.array([max(side[part], 1)], np.float64) for side in sides] for sides in zip(*both, strict=True)
+        )
+        seen = (levels := paired(base, other)).difference
+        verdict = relation(seen, minimum_effect=_FAR, discovered=seen.p < _FAR_CHANCE)
+        starts.append(StartVersions(levels, verdict))
+    load, first_run = starts
+    return load, first_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +177,9 @@ class ModelVersions:
         blind: True if the verdict is UNCLEAR and a difference that matters could have been missed.
         bricks: Bricks that ran in both versions, the largest effect first.
         missing: Bricks that did not, by key, and layers that cannot be bricks, by name; each with the reason.
+        load: Load time in both; None with too few processes.
+        first_run: The first run after loading, likewise.
+        call_ms: What a call takes longer in the other version; the model pays for one. None if it is unknown.
         executed: Operators that one version executes more often in this model: counts in the base and in the other;
             None if the runtime does not report its graph, or the model does not differ.
         error: Why the model could not be run or decomposed.
@@ -144,15 +194,32 @@ class ModelVersions:
     blind: bool = False
     bricks: tuple[BrickVersions, ...] = ()
     missing: Mapping[str, str] | None = None
+    load: StartVersions | None = None
+    first_run: StartVersions | None = None
+    call_ms: float | None = None
     executed: Mapping[str, tuple[int, int]] | None = None
     error: str | None = None
 
     @property
-    def explained(self) -> float | None:
-        """Differences of all bricks as a share of the model's difference; None if the model does not differ."""
-        if self.levels is None or self.verdict not in {Relation.SLOWER, Relation.FASTER} or not self.bricks:
+    def difference_ms(self) -> float | None:
+        """What the model takes longer in the other version; None if it does not differ."""
+        if self.levels is None or self.verdict not in {Relation.SLOWER, Relation.FASTER}:
             return None
-        return sum(brick.effect_ms for brick in self.bricks) / (self.levels.after_ms - self.levels.before_ms)
+        return self.levels.after_ms - self.levels.before_ms
+
+    @property
+    def left_ms(self) -> float | None:
+        """What neither bricks nor the call explain of the difference; None if it does not differ, or has no bricks."""
+        if self.difference_ms is None or not self.bricks:
+            return None
+        return self.difference_ms - math.fsum([self.call_ms or 0.0, *(brick.effect_ms for brick in self.bricks)])
+
+    @property
+    def explained(self) -> float | None:
+        """Differences of all bricks and of a call as a share of the model's difference; None as for ``left_ms``."""
+        if self.difference_ms is None or self.left_ms is None:
+            return None
+        return 1 - self.left_ms / self.difference_ms
 
     def record(self) -> dict[str, object]:
         """As a JSON object."""
@@ -267,8 +334,9 @@ def compare_versions(
     with TemporaryDirectory(prefix="dlbricks-versions-") as name:
         whole = trying.models(models, Path(name))
         seen, call = ({}, None) if suite is None else trying.bricks(suite, counts)
+        call_ms = None if call is None else call.after_ms - call.before_ms
         rows = [
-            _row(model, (base, other), result, seen, minimum_effect)
+            replace(_row(model, (base, other), result, seen, minimum_effect), call_ms=call_ms)
             for model, result in zip(decomposed, whole, strict=True)
         ]
         with Workers(start_worker) as workers:
@@ -470,6 +538,8 @@ def _row(
         levels, detectable, verdict = judged(whole, minimum_effect)
         blind = is_blind(verdict, detectable, minimum_effect)
         row = replace(row, levels=levels, verdict=verdict, processes=len(whole.before_ns), blind=blind)
+        if (starts := starts_of(whole)) is not None:
+            row = replace(row, load=starts[0], first_run=starts[1])
     else:
         row = replace(row, error=_LATE)
     if isinstance(model, Failed):

@@ -129,12 +129,14 @@ class Trial:
         largest_error: Largest difference between the outputs of both, relative to the largest value of the first's
             output; infinite if an output is missing, or has another shape.
         stacks: Stack of each way.
+        starts_ns: Of each way, the load time and the first run after it, by process.
     """
 
     before_ns: tuple[Array, ...]
     after_ns: tuple[Array, ...]
     largest_error: float
     stacks: tuple[Stack, ...] = ()
+    starts_ns: tuple[Sequence[tuple[int, int]], ...] = ()
 
     @property
     def visits(self) -> int:
@@ -262,7 +264,8 @@ class _Tried:
         if errors and not isinstance(errors[0], _TrialSettled):
             return errors[0]
         before, after = (_by_process(record) for record in records)
-        return Trial(*_alike(before, after), self._error, self._stacks)
+        starts = tuple(record.starts_ns for record in records)
+        return Trial(*_alike(before, after), self._error, self._stacks, starts)
 
 
 class _TrialSettled(BackendError):
