@@ -18,7 +18,7 @@ from dlbricks.analyzer.report.tables import render
 from dlbricks.errors import BackendError
 from dlbricks.generator.measurement.trial import Trial
 from dlbricks.models import find_models
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
@@ -56,6 +56,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@settings(deadline=None)
 @given(st.floats(-900, 900), st.floats(0.5, 2))
 def test_a_difference_of_calls_is_no_difference_of_a_brick(more_ns, ratio):
     call = Trial((np.full(8, 2_000.0),) * 6, (np.full(8, 2_000.0 + more_ns),) * 6, 0.0)
