@@ -304,6 +304,7 @@ def compare_versions(
     Raises:
         UsageError: A text names no version, or an option has a wrong value.
         BackendUnavailable: A version cannot be installed or used here.
+        WorkerError: The Python of a version has no dlbricks.
         MachineBusy: Another process is measuring.
         SuiteError: The suite cannot be written.
 
@@ -322,6 +323,9 @@ def compare_versions(
     if base.python == other.python:
         raise UsageError(f"{first} and {second} are one environment", remedy="name two")
     places = places_of((base, other), runtime, threads, dtype)
+    with Workers(start_worker) as workers:
+        for place in places:
+            workers.at(place)  # a version that cannot run here ends it now, and not brick by brick
     if graph is None:  # an executed graph is one version's, and another version may not run its bricks
         best = get(base.backend).graph_at(places[0].runtime.device, dtype)
         graph = "source" if best == "source" else "fused"

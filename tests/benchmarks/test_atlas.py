@@ -24,8 +24,8 @@ def test_a_change_holds_if_each_repetition_shows_half_of_it(row, held):
     assert atlas.holds(row) is held
 
 
-def test_a_repetition_of_the_same_day_is_none_on_another(subtests):
-    for day, other in (("2026-11-01", False), ("2026-11-02", True)):
-        with subtests.test(day=day):
-            pair = {"date": "2026-11-01", "rows": [{"ratio": 1.2}, changed(1.2, 1.2, day=day)]}
-            assert atlas.on_another_day(pair) is other
+@pytest.mark.parametrize(("day", "other"), [("2026-11-01", False), ("2026-11-02", True)])
+def test_a_repetition_of_the_same_day_is_none_on_another(day, other):
+    pair = {"date": "2026-11-01", "rows": [{"ratio": 1.2}, changed(1.2, 1.2, day=day)]}
+
+    assert atlas.on_another_day(pair) is other

@@ -154,6 +154,16 @@ def test_bricks_are_cut_along_the_fusions_of_the_versions_runtime(pythons, tmp_p
     assert [brick.brick.operators for brick in found.rows[0].bricks] == [("MatMul", "Relu")]
 
 
+def test_a_version_that_cannot_run_here_is_one_line(model, pythons, cli):
+    old, new = pythons("old"), pythons("new", "raise SystemExit('no dlbricks here')")
+
+    done = cli("compare", model, "--versions", f"{old},{new}")
+
+    assert done.code == 1
+    assert "no dlbricks here" in done.error
+    assert done.error.count("\n") <= 1
+
+
 def test_one_environment_is_refused(model, pythons, tmp_path, cli):
     python = pythons("old")
 
