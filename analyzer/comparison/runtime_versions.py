@@ -33,7 +33,7 @@ from ...generator.decomposition.decompose import decompose
 from ...generator.decomposition.generate import along_source, generate
 from ...generator.decomposition.observation import run_as_given
 from ...generator.measurement.pace import loops_of, warmups_of
-from ...generator.measurement.trial import Contender, Trial, TrialPair, brick_pair, place_of, try_out
+from ...generator.measurement.trial import Contender, Trial, TrialPair, brick_pair, place_of, try_in_models, try_out
 from ...generator.network.network import read_network
 from ...generator.progress import ProgressCallback
 from ...generator.worker.client import Timeouts, Workers, file_of, start_worker
@@ -48,8 +48,8 @@ from .results import ModelBrick, bricks_of
 _OF_MODELS = 0.4
 """Share of the budget after which models are not visited any more."""
 
-_FIRST, _FRESH = (2, 12), (6, 48)
-"""Processes, and visits in all of them, of the first pass and of the pass in fresh processes."""
+_FIRST, _FRESH, _IN_MODEL = (2, 12), (6, 48), (4, 32)
+"""Processes, and visits in all of them: of the first pass, in fresh processes, and in the cache state of models."""
 
 _LATE = "the time was up before it was run: give a larger --budget"
 
@@ -87,6 +87,7 @@ class BrickVersions:
         fresh: True if fresh processes decided it, False if only the first pass saw the brick.
         suspect: True if it may differ, and the budget ended before fresh processes could decide it.
         largest_error: Largest difference of the outputs, relative to the largest value of the base's output.
+        in_model: Latencies and their ratio in the cache state of its models, if it differs; None if they are unknown.
     """
 
     brick: ModelBrick
@@ -95,6 +96,7 @@ class BrickVersions:
     fresh: bool
     suspect: bool
     largest_error: float
+    in_model: Levels | None = None
 
     @property
     def effect_ms(self) -> float:
@@ -115,6 +117,7 @@ class BrickVersions:
             "count": self.brick.occurrences,
             **_levels_record(self.levels),
             **record_of(self, fields("verdict effect_ms fresh suspect largest_error")),
+            "in_model": None if self.in_model is None else _levels_record(self.in_model),
         }
 
 
@@ -338,6 +341,7 @@ def compare_versions(
     with TemporaryDirectory(prefix="dlbricks-versions-") as name:
         whole = trying.models(models, Path(name))
         seen, call = ({}, None) if suite is None else trying.bricks(suite, counts)
+        seen = seen if suite is None else trying.in_models(suite, seen)
         call_ms = None if call is None else call.after_ms - call.before_ms
         rows = [
             replace(_row(model, (base, other), result, seen, minimum_effect), call_ms=call_ms)
@@ -373,11 +377,13 @@ class SeenBrick:
         trial: Its visits, or why it has none.
         fresh: True if fresh processes made the visits, after the first pass made it a suspect.
         suspect: True if it is a suspect that fresh processes did not visit: the time was up.
+        in_model: Latencies and their ratio in the cache state of its models; None if it was not visited there.
     """
 
     trial: Trial | DlbricksError
     fresh: bool = False
     suspect: bool = False
+    in_model: Levels | None = None
 
     @property
     def levels(self) -> Levels | None:
@@ -499,6 +505,23 @@ class Trying:
         seen, call = self._pass(suite, keys, _FRESH)
         return {key: replace(brick, fresh=True) for key, brick in seen.items()}, call
 
+    def in_models(self, suite: Suite, seen: Mapping[str, SeenBrick]) -> dict[str, SeenBrick]:
+        """Return what is known of each brick, with the latencies in the cache state of its models where it differs.
+
+        Args:
+            suite: The bricks.
+            seen: What is known of them (``bricks``).
+        """
+        verdicts = brick_verdicts(seen, self.minimum_effect)
+        told = [key for key, verdict in verdicts.items() if verdict in {Relation.SLOWER, Relation.FASTER}]
+        if not told or not all(place.together for place in self.places):
+            return dict(seen)
+        processes, visits = _IN_MODEL
+        trials = try_in_models(
+            suite, told, self.places, visits=visits, processes=processes, until=self.until, progress=self.progress
+        )
+        return {**seen, **{key: replace(seen[key], in_model=levels_of(trial)) for key, trial in trials.items()}}
+
     def _pass(
         self, suite: Suite, keys: Sequence[str], effort: tuple[int, int], *, brief: bool = False
     ) -> tuple[dict[str, SeenBrick], Levels | None]:
@@ -558,7 +581,8 @@ def _row(
         elif found is None:
             missing[key] = "it takes no time that could be measured" if trial.visits else _LATE
         else:
-            bricks.append(BrickVersions(brick, found, verdicts[key], known.fresh, known.suspect, trial.largest_error))
+            state = (known.fresh, known.suspect, trial.largest_error, known.in_model)
+            bricks.append(BrickVersions(brick, found, verdicts[key], *state))
     bricks.sort(key=lambda brick: -abs(brick.effect_ms))
     return replace(row, bricks=tuple(bricks), missing=missing)
 

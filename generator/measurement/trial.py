@@ -7,7 +7,7 @@ another environment. Every round visits each side once, in an order that changes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from ...bricks.graph.footprint import CORE_LEVEL, level_name
+from ...bricks.suite.suite import Suite
 from ...db.values import NATIVE, Conditions, Identity, Runtime, Stack, Subject
 from ...errors import BackendError, DlbricksError, MachineBusy, WorkerError
 from ...models.runnable import Runnable
@@ -28,9 +30,10 @@ from ..progress import ProgressCallback
 from ..worker.client import Timeouts, Workers, start_worker
 from ..worker.messages import Loaded, Place
 from .pace import Pace
-from .plan import Group, MeasurementPlan, TaskMember, single
+from .plan import Group, MeasurementPlan, Membership, TaskMember, plan_groups, single
 from .recorder import Record, SampleRecorder
 from .scheduler import Scheduler
+from .selection import brick_members
 
 Array = npt.NDArray[np.float64]
 
@@ -192,6 +195,71 @@ def try_out(
         return [tried.result(recorder) for tried in trials]
 
 
+def try_in_models(
+    suite: Suite,
+    keys: Collection[str],
+    places: tuple[Place, Place],
+    *,
+    visits: int,
+    processes: int,
+    until: float = math.inf,
+    progress: ProgressCallback | None = None,
+) -> dict[str, Trial | DlbricksError]:
+    """Run bricks at two places alternately, in the cache state of their models; their outputs are not compared.
+
+    All bricks of the suite with the same footprint class run, in packs: between two uses of a weight the other bricks
+    run, as in a model. Bricks of models that stay in a core's own caches are left out.
+
+    Args:
+        suite: The bricks.
+        keys: The bricks to try.
+        places: The first and the second place; their backends must support the cache state ``model``.
+        visits: Visits of each side, over all processes.
+        processes: Number of fresh workers, one after the other.
+        until: Time on the monotonic clock at which visiting ends.
+        progress: Called between visits.
+
+    Raises:
+        MachineBusy: Another process is measuring.
+    """
+    sizes = {key: max(suite.footprints(key)) for key in suite.keys}
+    classes = {sizes[key] for key in keys} - {CORE_LEVEL}
+    members: list[dict[str, TaskMember]] = []
+    groups: list[tuple[Group, ...]] = []
+    memory_bytes = psutil.virtual_memory().available // 4
+    for side, place in zip((_BEFORE, _AFTER), places, strict=True):
+        footprints = {
+            Identity(Subject.BRICK, key, "", side, Conditions(place.threads, level_name(size), place.dtype), ""): size
+            for key, size in sizes.items()
+            if size in classes
+        }
+        made = [*brick_members(suite, footprints, footprints, 1, packed=True)[0].values()]
+        members.append({member.key: member for member in made})
+        planned = plan_groups(made, (), Membership(), place, memory_bytes=memory_bytes)
+        groups.append(
+            tuple(Group(tuple(replace(task, id=f"{side}: {task.id}") for task in group.tasks)) for group in planned)
+        )
+    both = tuple(Group((*before.tasks, *after.tasks)) for before, after in zip(*groups, strict=True))
+    recorder = SampleRecorder()
+    with machine_lock(), Workers(start_worker) as workers:
+        plan = MeasurementPlan(both, processes, sessions=1)
+        Scheduler(plan, workers, recorder, Pace(visits, deadline=until), progress).measure()
+    return {
+        key: _result([recorder.of(side[key]) for side in members])
+        for key in keys
+        if all(key in side for side in members)
+    }
+
+
+def _result(records: Sequence[Record], error: float = 0.0, stacks: tuple[Stack, ...] = ()) -> Trial | DlbricksError:
+    """Return the trial of two records, or the error of one."""
+    errors = [record.error for record in records if record.error is not None]
+    if errors and not isinstance(errors[0], _TrialSettled):
+        return errors[0]
+    before, after = (_by_process(record) for record in records)
+    return Trial(*_alike(before, after), error, stacks, tuple(record.starts_ns for record in records))
+
+
 class _Tried:
     """State of a pair during a trial."""
 
@@ -259,13 +327,7 @@ class _Tried:
 
     def result(self, recorder: SampleRecorder) -> Trial | DlbricksError:
         """Return the result of the pair, or its error."""
-        records = [recorder.of(task.members[0]) for task in self._tasks]
-        errors = [record.error for record in records if record.error is not None]
-        if errors and not isinstance(errors[0], _TrialSettled):
-            return errors[0]
-        before, after = (_by_process(record) for record in records)
-        starts = tuple(record.starts_ns for record in records)
-        return Trial(*_alike(before, after), self._error, self._stacks, starts)
+        return _result([recorder.of(task.members[0]) for task in self._tasks], self._error, self._stacks)
 
 
 class _TrialSettled(BackendError):

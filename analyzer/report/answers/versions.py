@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _REASONS = 5
 """Different reasons why bricks are missing that are listed per model."""
 
-_COLUMNS = (Field("effect_ms", "adds ms", "ms"), *ON_TWO_SIDES)
+_COLUMNS = (Field("effect_ms", "adds ms", "ms"), *ON_TWO_SIDES[:-1], Field("in_model", "in a model"), ON_TWO_SIDES[-1])
 
 
 def versions_answer(
@@ -118,12 +118,13 @@ def _signed(ms: float) -> str:
 
 
 def _cells(brick: BrickVersions) -> dict[str, object]:
-    seen = brick.levels.difference
+    seen, known = brick.levels.difference, brick.in_model
     return {
         "effect_ms": brick.effect_ms,
         "base_ms": brick.levels.before_ms,
         "other_ms": brick.levels.after_ms,
         "within": ratio_within(seen.ratio, seen.ci95),
         "verdict": str(brick.verdict),
+        "in_model": "-" if known is None else ratio_within(known.difference.ratio, known.difference.ci95),
         **brick_cells(brick.brick),
     }
