@@ -142,7 +142,7 @@ class StartVersions:
 
     def record(self) -> Row:
         """As a JSON object."""
-        return _levels_record(self.levels) | record_of(self, fields("verdict"))
+        return {**_levels_record(self.levels), "verdict": self.verdict}
 
 
 def starts_of(trial: Trial) -> tuple[StartVersions, StartVersions] | None:
