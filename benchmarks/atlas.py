@@ -211,8 +211,8 @@ def _told(pair: str, row: dict[str, Any]) -> str:
     slower = sum(each["ratio"] > 1 for each in row["rows"])
     largest = max((abs(math.log(each["ratio"])) for each in row["rows"]), default=0.0)
     return (
-        f"{pair}: {slower} slower, {len(row['rows']) - slower} faster of {row['compared']} bricks, by {math.expm1(largest):.1%} at most "
-        f"({row['failed']} failed, {row['left']} suspects left), {row['wall_s']:.0f} s"
+        f"{pair}: {slower} slower, {len(row['rows']) - slower} faster of {row['compared']} bricks, by at most "
+        f"{math.expm1(largest):.1%} ({row['failed']} failed, {row['left']} suspects left), {row['wall_s']:.0f} s"
     )
 
 
