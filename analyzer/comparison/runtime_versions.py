@@ -48,6 +48,9 @@ from .results import ModelBrick, bricks_of
 _OF_MODELS = 0.4
 """Share of the budget after which models are not visited any more."""
 
+_OF_BRICKS = 0.85
+"""Share of what is left of the budget for fresh processes; the rest is for the cache state of models."""
+
 _FIRST, _FRESH, _IN_MODEL = (2, 12), (6, 48), (4, 32)
 """Processes, and visits in all of them: of the first pass, in fresh processes, and in the cache state of models."""
 
@@ -490,7 +493,7 @@ class Trying:
                 effect_ms = (counts or {}).get(key, 1) * abs(levels.after_ms - levels.before_ms)
                 visits_s = _FRESH[1] * sum(_visit_s(ms) for ms in (levels.before_ms, levels.after_ms))
                 suspects[key] = (effect_ms, _FRESH[0] * load_s + visits_s)
-        remaining_s, chosen = self.until - time.monotonic(), []
+        remaining_s, chosen = _OF_BRICKS * (self.until - time.monotonic()), []
         for key, (_, cost_s) in sorted(suspects.items(), key=lambda item: -item[1][0]):
             remaining_s -= cost_s
             if remaining_s < 0:

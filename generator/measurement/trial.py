@@ -30,7 +30,7 @@ from ..progress import ProgressCallback
 from ..worker.client import Timeouts, Workers, start_worker
 from ..worker.messages import Loaded, Place
 from .pace import Pace
-from .plan import Group, MeasurementPlan, Membership, TaskMember, plan_groups, single
+from .plan import Group, MeasurementPlan, MeasurementTask, Membership, TaskMember, plan_groups, single
 from .recorder import Record, SampleRecorder
 from .scheduler import Scheduler
 from .selection import brick_members
@@ -207,8 +207,8 @@ def try_in_models(
 ) -> dict[str, Trial | DlbricksError]:
     """Run bricks at two places alternately, in the cache state of their models; their outputs are not compared.
 
-    All bricks of the suite with the same footprint class run, in packs: between two uses of a weight the other bricks
-    run, as in a model. Bricks of models that stay in a core's own caches are left out.
+    They run in packs with other bricks of the suite, as large as the footprint class: between two uses of a weight the
+    others run, as in a model. Bricks of models that stay in a core's own caches are left out.
 
     Args:
         suite: The bricks.
@@ -225,7 +225,7 @@ def try_in_models(
     sizes = {key: max(suite.footprints(key)) for key in suite.keys}
     classes = {sizes[key] for key in keys} - {CORE_LEVEL}
     members: list[dict[str, TaskMember]] = []
-    groups: list[tuple[Group, ...]] = []
+    sides: list[list[MeasurementTask]] = []
     memory_bytes = psutil.virtual_memory().available // 4
     for side, place in zip((_BEFORE, _AFTER), places, strict=True):
         footprints = {
@@ -233,13 +233,18 @@ def try_in_models(
             for key, size in sizes.items()
             if size in classes
         }
-        made = [*brick_members(suite, footprints, footprints, 1, packed=True)[0].values()]
-        members.append({member.key: member for member in made})
-        planned = plan_groups(made, (), Membership(), place, memory_bytes=memory_bytes)
-        groups.append(
-            tuple(Group(tuple(replace(task, id=f"{side}: {task.id}") for task in group.tasks)) for group in planned)
+        made, _ = brick_members(suite, footprints, footprints, 1, packed=True)
+        members.append(
+            {  # tasks of both sides have different ids
+                identity.key: replace(member, identity=replace(identity, key=f"{side}: {identity.key}"))
+                for identity, member in made.items()
+            }
         )
-    both = tuple(Group((*before.tasks, *after.tasks)) for before, after in zip(*groups, strict=True))
+        asked = {member.id for key, member in members[-1].items() if key in keys}
+        planned = plan_groups([*members[-1].values()], (), Membership(), place, memory_bytes=memory_bytes)
+        tasks = [replace(task, id=f"{side}: {task.id}") for group in planned for task in group.tasks]
+        sides.append([task for task in tasks if any(member.id in asked for member in task.members)])
+    both = tuple(map(Group, zip(*sides, strict=True)))
     recorder = SampleRecorder()
     with machine_lock(), Workers(start_worker) as workers:
         plan = MeasurementPlan(both, processes, sessions=1)
