@@ -33,7 +33,16 @@ from ...generator.decomposition.decompose import decompose
 from ...generator.decomposition.generate import along_source, generate
 from ...generator.decomposition.observation import run_as_given
 from ...generator.measurement.pace import loops_of, warmups_of
-from ...generator.measurement.trial import Contender, Trial, TrialPair, brick_pair, place_of, try_in_models, try_out
+from ...generator.measurement.trial import (
+    Contender,
+    Trial,
+    TrialPair,
+    brick_pair,
+    place_of,
+    try_in_models,
+    try_out,
+    warm_worker,
+)
 from ...generator.network.network import read_network
 from ...generator.progress import ProgressCallback
 from ...generator.worker.client import Timeouts, Workers, file_of, start_worker
@@ -468,6 +477,7 @@ class Trying:
                 processes=MOST,
                 until=begun + _OF_MODELS * (self.until - begun),
                 settled=lambda trial: judged(trial, self.minimum_effect)[2] is not Relation.UNCLEAR,
+                start=warm_worker,
                 progress=self.progress,
             )
         )

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import psutil
 
 from ...bricks.graph.footprint import CORE_LEVEL, level_name
+from ...bricks.reference import OVERHEAD
 from ...bricks.suite.suite import Suite
 from ...db.values import NATIVE, Conditions, Identity, Runtime, Stack, Subject
 from ...errors import BackendError, DlbricksError, MachineBusy, WorkerError
@@ -27,8 +28,8 @@ from ..machine.lock import machine_lock
 from ..machine.system import free_cores
 from ..network.network import relative_difference
 from ..progress import ProgressCallback
-from ..worker.client import Timeouts, Workers, start_worker
-from ..worker.messages import Loaded, Place
+from ..worker.client import Timeouts, Worker, Workers, start_worker
+from ..worker.messages import Load, Loaded, NetworkFile, PackMember, Place
 from .pace import Pace
 from .plan import Group, MeasurementPlan, MeasurementTask, Membership, TaskMember, plan_groups, single
 from .recorder import Record, SampleRecorder
@@ -159,6 +160,7 @@ def try_out(
     processes: int = 2,
     until: float = math.inf,
     settled: Callable[[Trial], bool] | None = None,
+    start: Callable[[Place], Worker] = start_worker,
     progress: ProgressCallback | None = None,
 ) -> list[Trial | DlbricksError]:
     """Run models in two ways alternately, on the same inputs; pairs at the same places share workers.
@@ -169,6 +171,7 @@ def try_out(
         processes: Number of fresh workers, one after the other.
         until: Time on the monotonic clock at which visiting ends; the result contains the visits until then.
         settled: Returns True if the result so far decides a pair; no further process is started for it.
+        start: Starts a worker.
         progress: Called between visits.
 
     Returns:
@@ -183,7 +186,7 @@ def try_out(
         trials = [_Tried(pair, number, Path(name), settled, free) for number, pair in enumerate(pairs)]
         groups = {tried.group: tried for tried in trials}
         plan, recorder = MeasurementPlan(tuple(groups), processes, sessions=1, isolate=False), SampleRecorder()
-        with Workers(start_worker) as workers:
+        with Workers(start) as workers:
 
             class Comparing(Scheduler):
                 """Compares the outputs of a pair before its first visit."""
@@ -263,6 +266,18 @@ def _result(records: Sequence[Record], error: float = 0.0, stacks: tuple[Stack, 
         return errors[0]
     before, after = (_by_process(record) for record in records)
     return Trial(*_alike(before, after), error, stacks, tuple(record.starts_ns for record in records))
+
+
+def warm_worker(place: Place) -> Worker:
+    """Start a worker that has run a network; raises as ``start_worker``, and ``BackendError``.
+
+    The first load of a process reads its library. Equal environments differ by a tenth in this.
+    """
+    worker = start_worker(place)
+    member = PackMember(OVERHEAD, NetworkFile(path=OVERHEAD, synthetic=True))
+    worker.load(Load(id=OVERHEAD, members=(member,)), timeout_s=Timeouts.load)
+    worker.drop(OVERHEAD)
+    return worker
 
 
 class _Tried:
