@@ -217,14 +217,14 @@ class ModelVersions:
 
     @property
     def difference_ms(self) -> float | None:
-        """What the model takes longer in the other version; None if it does not differ."""
+        """Difference of the model's latencies, other less base; None if the verdict is SAME or UNCLEAR."""
         if self.levels is None or self.verdict not in {Relation.SLOWER, Relation.FASTER}:
             return None
         return self.levels.after_ms - self.levels.before_ms
 
     @property
     def left_ms(self) -> float | None:
-        """What neither bricks nor the call explain of the difference; None if it does not differ, or has no bricks."""
+        """Rest of the difference, less those of all bricks and of a call; None without a difference or bricks."""
         if self.difference_ms is None or not self.bricks:
             return None
         return self.difference_ms - math.fsum([self.call_ms or 0.0, *(brick.effect_ms for brick in self.bricks)])
@@ -519,7 +519,7 @@ class Trying:
         return {key: replace(brick, fresh=True) for key, brick in seen.items()}, call
 
     def in_models(self, suite: Suite, seen: Mapping[str, SeenBrick]) -> dict[str, SeenBrick]:
-        """Return what is known of each brick, with the latencies in the cache state of its models where it differs.
+        """Visit bricks that differ in the cache state of their models, and return all bricks by key.
 
         Args:
             suite: The bricks.

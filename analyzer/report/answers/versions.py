@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ....generator.backends.registry import get
 from ....tabular import Field, columns_of
-from ...comparison.difference import Relation
 from ...comparison.runtime_versions import FIELDS
 from ..tables import MOST, Answer, Line, at_most, table_lines, unlisted
 from ..units import counted, milliseconds, percent, ratio_within
@@ -108,9 +107,8 @@ def _left(row: ModelVersions, layouts: AbstractSet[str]) -> list[Line]:
 
 
 def _start(name: str, start: StartVersions) -> str:
-    """Write a load time or first run; its verdict only if it is a difference."""
-    told = f" ({start.verdict})" if start.verdict in {Relation.SLOWER, Relation.FASTER} else ""
-    return f"{name} {milliseconds(start.levels.before_ms)} → {milliseconds(start.levels.after_ms)} ms{told}"
+    before, after = milliseconds(start.levels.before_ms), milliseconds(start.levels.after_ms)
+    return f"{name} {before} → {after} ms ({start.verdict})"
 
 
 def _signed(ms: float) -> str:
