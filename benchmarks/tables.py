@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import atlas
 import blocks
 import round_trip
 import visit_analyses
@@ -277,46 +278,44 @@ def _power(folder: Path) -> str:
     return table(head, rows)
 
 
-_CALL_MS = 0.004
-"""Latency below which a brick mostly shows the cost of a call."""
-
-
 def _atlas(folder: Path) -> str:
     """Return how many bricks changed by a tenth from one version of ONNX Runtime to the next."""
     rows = []
     for pair in _pairs(folder):
-        long = [row for row in pair["rows"] if row["old_ms"] >= _CALL_MS]
-        short = [row["ratio"] for row in pair["rows"] if row["old_ms"] < _CALL_MS]
+        long = [row for row in pair["rows"] if row["old_ms"] >= atlas.CALL_MS]
+        short = [row["ratio"] for row in pair["rows"] if row["old_ms"] < atlas.CALL_MS]
         slower = sum(row["ratio"] > 1 for row in long)
         calls = f"{len(short)} ({statistics.median(short):.2f})" if short else "0"
         name = f"{pair['old']} → {pair['new']}"
         counts = [pair["compared"], slower, len(long) - slower, calls, pair["left"], pair["failed"]]
-        rows.append([name, *counts, f"{pair['wall_s']:.0f}", _repeated(pair["rows"])])
+        rows.append([name, *counts, f"{pair['wall_s']:.0f}", _repeated(pair), _repeated(pair, short=True)])
     head = (
         *("versions", "bricks", "slower", "faster", "below 4 µs that differ", "suspects left", "did not run"),
-        *("seconds", "hold when repeated"),
+        *("seconds", "held on another day", "of those below 4 µs"),
     )
     return table(head, rows)
 
 
-def _repeated(rows: Sequence[Result]) -> str:
-    """Return how many changes were measured again, and have the same direction and a tenth of half their size."""
-    again = [(row["ratio"], other[0]) for row in rows for other in row.get("again", ()) if other]
-    held = sum(math.log(new) / math.log(old) >= _HELD for old, new in again)
-    return f"{held} of {len(again)}" if again else "-"
-
-
-_HELD = 0.5
-"""Share of a change that a repetition has to show."""
+def _repeated(pair: Result, *, short: bool = False) -> str:
+    """Return how many changes of a pair hold when they are repeated, of those that were."""
+    known = [atlas.holds(row) for row in pair["rows"] if (row["old_ms"] < atlas.CALL_MS) == short]
+    again = [held for held in known if held is not None]
+    day = "" if atlas.on_another_day(pair) else ", same day"
+    return f"{sum(again)} of {len(again)}{day}" if again else "-"
 
 
 def _atlas_changes(folder: Path) -> str:
-    """Return the largest changes of the atlas, bricks of a few microseconds left out."""
-    found = [(pair, row) for pair in _pairs(folder) for row in pair["rows"] if row["old_ms"] >= _CALL_MS]
+    """Return the largest changes of the atlas; left out are bricks of a few microseconds, and what did not hold."""
+    found = [
+        (pair, row)
+        for pair in _pairs(folder)
+        for row in pair["rows"]
+        if row["old_ms"] >= atlas.CALL_MS and atlas.holds(row) is not False
+    ]
     rows = []
     for pair, row in sorted(found, key=lambda item: -abs(math.log(item[1]["ratio"])))[:_LARGEST]:
         low, high = row["ratio_ci95"]
-        again = ", ".join(f"{other[0]:.2f}" for other in row.get("again", ()) if other)
+        again = ", ".join(f"{once['ratio']:.2f}" for once in row.get("again", ()))
         rows.append([
             f"{pair['old']} → {pair['new']}", row["operator"], f"`{row['inputs']}`", f"{row['old_ms'] * 1e3:.1f}",
             f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})", again or "-",

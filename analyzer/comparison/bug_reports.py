@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...bricks.suite.brick import signature_of
 from ...bricks.suite.suite import Suite
 from ...errors import UsageError
 from ...generator.machine.system import probe_system
 from ...generator.network.export import export_brick
-from .difference import Relation
+from .difference import Levels, Relation
 
 if TYPE_CHECKING:
-    from .runtime_versions import BrickVersions, VersionComparison
+    from .runtime_versions import VersionComparison
 
 _SCRIPT = Path(__file__).with_name("reproduce.py.txt")
 """The script; it is no module, since users run it by itself, with two other Pythons."""
@@ -22,11 +24,25 @@ _ENDS = 8
 """Characters of a key in the name of a folder."""
 
 
-def write_bug_reports(comparison: VersionComparison, folder: Path) -> list[Path]:
-    """Write a folder for each brick that is slower in the other version.
+@dataclass(frozen=True, slots=True)
+class SlowerBrick:
+    """A brick that is slower in the other of two versions of ONNX Runtime.
 
-    A folder has the brick with seeded weights and its inputs, a script that needs only ONNX Runtime and NumPy, and a
-    report. The name of no model is in it.
+    Attributes:
+        key: The brick.
+        versions: Requirements of the base and of the other version.
+        levels: Latencies and their ratio.
+        threads: Threads of the runtime.
+    """
+
+    key: str
+    versions: tuple[str, str]
+    levels: Levels
+    threads: int = 1
+
+
+def write_bug_reports(comparison: VersionComparison, folder: Path) -> list[Path]:
+    """Write a folder for each brick that is slower in the other version (``write_bug_report``).
 
     Args:
         comparison: Result of ``compare_versions``; its suite must exist.
@@ -45,39 +61,44 @@ def write_bug_reports(comparison: VersionComparison, folder: Path) -> list[Path]
         raise UsageError("files to reproduce are written for versions of onnxruntime", remedy="leave out --write")
     if comparison.suite is None:
         return []
-    slower: dict[str, BrickVersions] = {}
-    for row in comparison.rows:
-        for brick in row.bricks:
-            if brick.verdict is Relation.SLOWER:
-                slower.setdefault(brick.brick.key, brick)
-    ordered = sorted(slower.values(), key=lambda brick: -brick.effect_ms)
-    return [_write(brick, comparison, comparison.suite, folder) for brick in ordered]
+    slower = [brick for row in comparison.rows for brick in row.bricks if brick.verdict is Relation.SLOWER]
+    slower.sort(key=lambda brick: -brick.effect_ms)
+    versions, threads = (base.name, other.name), comparison.threads
+    unique = {brick.brick.key: SlowerBrick(brick.brick.key, versions, brick.levels, threads) for brick in slower}
+    return [write_bug_report(comparison.suite, brick, folder) for brick in unique.values()]
 
 
-def _write(brick: BrickVersions, comparison: VersionComparison, suite: Suite, folder: Path) -> Path:
-    key = brick.brick.key
-    own = folder / f"{'-'.join(brick.brick.operators)[:40]}-{key[:_ENDS]}"
+def write_bug_report(suite: Suite, brick: SlowerBrick, folder: Path) -> Path:
+    """Write the folder of a brick, and return it.
+
+    It has the brick with seeded weights and its inputs, a script that needs only ONNX Runtime and NumPy, and a report.
+    The name of no model is in it.
+
+    Args:
+        suite: Suite with the brick.
+        brick: The brick.
+        folder: Folder of the folder; it is created if missing.
+
+    Raises:
+        SuiteError: The brick is missing.
+        OSError: A file cannot be written.
+    """
+    slower = suite.brick(brick.key)
+    own = folder / f"{'-'.join(slower.operators)[:40]}-{brick.key[:_ENDS]}"
     own.mkdir(parents=True, exist_ok=True)
-    export_brick(suite.brick(key), own / "brick.onnx", inputs=own / "inputs.npz")
+    export_brick(slower, own / "brick.onnx", inputs=own / "inputs.npz")
     shutil.copyfile(_SCRIPT, own / "reproduce.py")
-    (own / "REPORT.md").write_text(_report(brick, comparison))
-    return own
-
-
-def _report(brick: BrickVersions, comparison: VersionComparison) -> str:
-    seen, levels, form = brick.levels.difference, brick.levels, brick.brick.form
-    base, other = comparison.base.name, comparison.other.name
-    operators = " + ".join(brick.brick.operators)
+    seen, form = brick.levels.difference, signature_of(slower)
+    base, other = brick.versions
     low, high = seen.ci95
-    script = f"reproduce.py old/bin/python new/bin/python 6 {comparison.threads}"
-    return f"""# {operators}: {seen.ratio - 1:.0%} slower in {other} than in {base}
+    report = f"""# {" + ".join(slower.operators)}: {seen.ratio - 1:.0%} slower in {other} than in {base}
 
 | | |
 |---|---|
 | processor | {probe_system().cpu} |
-| threads | {comparison.threads} |
-| {base} | {levels.before_ms:.4f} ms |
-| {other} | {levels.after_ms:.4f} ms |
+| threads | {brick.threads} |
+| {base} | {brick.levels.before_ms:.4f} ms |
+| {other} | {brick.levels.after_ms:.4f} ms |
 | ratio | {seen.ratio:.3f}, 95 % interval {low:.3f} to {high:.3f}, over fresh pairs of processes |
 | inputs | {form.inputs} |
 | weights | {form.weights or "none"} |
@@ -87,5 +108,7 @@ def _report(brick: BrickVersions, comparison: VersionComparison) -> str:
 
     python -m venv old && old/bin/pip install '{base}' numpy
     python -m venv new && new/bin/pip install '{other}' numpy
-    python {script}
+    python reproduce.py old/bin/python new/bin/python 6 {brick.threads}
 """
+    (own / "REPORT.md").write_text(report)
+    return own

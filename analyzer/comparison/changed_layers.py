@@ -17,6 +17,7 @@ from ...constructor.result import Estimate, SequenceLatency
 from ...db import Store
 from ...db.values import Conditions
 from ...errors import BackendError
+from ...generator.backends.registry import get
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.generate import generate
 from ...generator.measurement.run import run
@@ -119,7 +120,7 @@ def changed_layers(
     """
     sources = [replace(old, name="old"), replace(new, name="new")]
     runtime, threads = place.runtime, place.threads
-    graph = "runtime" if runtime.backend == "onnxruntime" else "source"
+    graph = get(runtime.backend).graph_at(runtime.device, place.dtype)
     cut = Cut(1, graph=graph, runtime=runtime, threads=threads)
     conditions = Conditions(threads, "model", place.dtype)
     pace = MeasurementSettings(runtime, conditions, budget_s=budget_s)

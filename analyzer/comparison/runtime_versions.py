@@ -15,6 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Unpack
 
+import numpy as np
+
 from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.graph.control import write_out
 from ...bricks.layer import LayerState
@@ -24,13 +26,23 @@ from ...constructor.uncertainty.pairing import trimmed
 from ...db.values import NATIVE, Runtime, RuntimeFields
 from ...errors import BackendError, DlbricksError, MachineBusy, UsageError
 from ...generator.backends.environments import RuntimeVersion, version_of
+from ...generator.backends.registry import get
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import decompose
 from ...generator.decomposition.generate import along_source, generate
 from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.lock import work_clock
 from ...generator.measurement.pace import loops_of, warmups_of
-from ...generator.measurement.trial import Contender, Trial, TrialPair, brick_pair, place_of, try_out
+from ...generator.measurement.trial import (
+    Contender,
+    Trial,
+    TrialPair,
+    brick_pair,
+    place_of,
+    try_in_models,
+    try_out,
+    warm_worker,
+)
 from ...generator.network.network import read_network
 from ...generator.progress import ProgressCallback
 from ...generator.worker.client import Timeouts, Workers, file_of, start_worker
@@ -38,15 +50,18 @@ from ...generator.worker.execution.extraction import EXECUTED
 from ...generator.worker.messages import Place
 from ...models import ModelSource
 from ...tabular import Field, Records, Row, Tabular, fields, record_of
-from .difference import MINIMUM_EFFECT, Levels, Relation, check_minimum_effect, discoveries, relation
-from .gate import MOST, VISITS, is_blind, judged, levels_of
+from .difference import MINIMUM_EFFECT, Levels, Relation, check_minimum_effect, discoveries, paired, relation
+from .gate import FEWEST, MOST, VISITS, is_blind, judged, levels_of
 from .results import ModelBrick, bricks_of
 
 _OF_MODELS = 0.4
 """Share of the budget after which models are not visited any more."""
 
-_FIRST, _FRESH = (2, 12), (6, 48)
-"""Processes, and visits in all of them, of the first pass and of the pass in fresh processes."""
+_OF_BRICKS = 0.85
+"""Share of what is left of the budget for fresh processes; the rest is for the cache state of models."""
+
+_FIRST, _FRESH, _IN_MODEL = (2, 12), (6, 48), (4, 32)
+"""Processes, and visits in all of them: of the first pass, in fresh processes, and in the cache state of models."""
 
 _LATE = "the time was up before it was run: give a larger --budget"
 
@@ -55,6 +70,10 @@ _LABEL = 8
 
 _CHANCE = 0.2
 """Largest probability of chance with which the first pass makes a brick a suspect."""
+
+_FAR, _FAR_CHANCE = 0.1, 0.01
+"""Least difference of a load time or first run that is told, and the largest probability that it is chance: both
+scatter more than latencies, and a process has one of each."""
 
 FIELDS = (
     Field("name", "model"),
@@ -65,7 +84,7 @@ FIELDS = (
     Field("ratio_ci95", path="levels.difference.ci95"),
     Field("verdict"),
     Field("explained", "bricks explain", "share"),
-    *fields("processes executed bricks missing error"),
+    *fields("left_ms call_ms processes load first_run executed bricks missing error"),
 )
 
 
@@ -80,6 +99,7 @@ class BrickVersions:
         fresh: True if fresh processes decided it, False if only the first pass saw the brick.
         suspect: True if it may differ, and the budget ended before fresh processes could decide it.
         largest_error: Largest difference of the outputs, relative to the largest value of the base's output.
+        in_model: Latencies and their ratio in the cache state of its models, if it differs; None if they are unknown.
     """
 
     brick: ModelBrick
@@ -88,6 +108,7 @@ class BrickVersions:
     fresh: bool
     suspect: bool
     largest_error: float
+    in_model: Levels | None = None
 
     @property
     def effect_ms(self) -> float:
@@ -101,18 +122,60 @@ class BrickVersions:
 
     def record(self) -> Row:
         """As a JSON object."""
-        seen = self.levels.difference
         return {
             "key": self.brick.key,
             "operator": "+".join(self.brick.operators),
             "shapes": record_of(self.brick.form, fields("inputs weights outputs")),
             "count": self.brick.occurrences,
-            "base_ms": self.levels.before_ms,
-            "other_ms": self.levels.after_ms,
-            "ratio": seen.ratio,
-            "ratio_ci95": seen.ci95,
+            **_levels_record(self.levels),
             **record_of(self, fields("verdict effect_ms fresh suspect largest_error")),
+            "in_model": None if self.in_model is None else _levels_record(self.in_model),
         }
+
+
+def _levels_record(levels: Levels) -> Row:
+    seen = levels.difference
+    return {
+        "base_ms": levels.before_ms, "other_ms": levels.after_ms, "ratio": seen.ratio, "ratio_ci95": seen.ci95,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StartVersions:
+    """The load time of a model, or its first run, in both versions.
+
+    Attributes:
+        levels: Durations and their ratio, over processes.
+        verdict: As of a latency, but from 10 %, and with a probability of chance below 1 %.
+    """
+
+    levels: Levels
+    verdict: Relation
+
+    def record(self) -> Row:
+        """As a JSON object."""
+        return {**_levels_record(self.levels), "verdict": self.verdict}
+
+
+def starts_of(trial: Trial) -> tuple[StartVersions, StartVersions] | None:
+    """Return load time and first run of a model in both versions; None with too few processes.
+
+    Args:
+        trial: Visits of the model.
+    """
+    both = list(zip(*trial.starts_ns, strict=False))
+    if len(both) < FEWEST:
+        return None
+    starts = []
+    for part in range(2):
+        base, other = (
+            [np.array([max(side[part], 1)], np.float64) for side in sides] for sides in zip(*both, strict=True)
+        )
+        seen = (levels := paired(base, other)).difference
+        verdict = relation(seen, minimum_effect=_FAR, discovered=seen.p < _FAR_CHANCE)
+        starts.append(StartVersions(levels, verdict))
+    load, first_run = starts
+    return load, first_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +192,9 @@ class ModelVersions:
         blind: True if the verdict is UNCLEAR and a difference that matters could have been missed.
         bricks: Bricks that ran in both versions, the largest effect first.
         missing: Bricks that did not, by key, and layers that cannot be bricks, by name; each with the reason.
+        load: Load time in both; None with too few processes.
+        first_run: The first run after loading, likewise.
+        call_ms: What a call takes longer in the other version; the model pays for one. None if it is unknown.
         executed: Operators that one version executes more often in this model: counts in the base and in the other;
             None if the runtime does not report its graph, or the model does not differ.
         error: Why the model could not be run or decomposed.
@@ -143,15 +209,32 @@ class ModelVersions:
     blind: bool = False
     bricks: tuple[BrickVersions, ...] = ()
     missing: Mapping[str, str] | None = None
+    load: StartVersions | None = None
+    first_run: StartVersions | None = None
+    call_ms: float | None = None
     executed: Mapping[str, tuple[int, int]] | None = None
     error: str | None = None
 
     @property
-    def explained(self) -> float | None:
-        """Differences of all bricks as a share of the model's difference; None if the model does not differ."""
-        if self.levels is None or self.verdict not in {Relation.SLOWER, Relation.FASTER} or not self.bricks:
+    def difference_ms(self) -> float | None:
+        """Difference of the model's latencies, other less base; None if the verdict is SAME or UNCLEAR."""
+        if self.levels is None or self.verdict not in {Relation.SLOWER, Relation.FASTER}:
             return None
-        return sum(brick.effect_ms for brick in self.bricks) / (self.levels.after_ms - self.levels.before_ms)
+        return self.levels.after_ms - self.levels.before_ms
+
+    @property
+    def left_ms(self) -> float | None:
+        """Rest of the difference, less those of all bricks and of a call; None without a difference or bricks."""
+        if self.difference_ms is None or not self.bricks:
+            return None
+        return self.difference_ms - math.fsum([self.call_ms or 0.0, *(brick.effect_ms for brick in self.bricks)])
+
+    @property
+    def explained(self) -> float | None:
+        """Differences of all bricks and of a call as a share of the model's difference; None as for ``left_ms``."""
+        if self.difference_ms is None or self.left_ms is None:
+            return None
+        return 1 - self.left_ms / self.difference_ms
 
     def record(self) -> dict[str, object]:
         """As a JSON object."""
@@ -224,8 +307,8 @@ def compare_versions(
         folder: Empty or new folder for the suite of bricks.
         granularity: Most layers in a brick.
         connected: Bricks may be weakly connected windows.
-        graph: Graph that bricks are cut from; None: ``fused`` for ONNX Runtime, ``source`` for others. Fusions are
-            those of the runtime that dlbricks itself uses.
+        graph: Graph that bricks are cut from; None: ``fused`` if the runtime reports its graph, else ``source``.
+            Fusions are those of the version that dlbricks itself uses.
         threads: Threads of the runtime.
         dtype: Precision.
         minimum_effect: Relative difference that matters.
@@ -236,6 +319,7 @@ def compare_versions(
     Raises:
         UsageError: A text names no version, or an option has a wrong value.
         BackendUnavailable: A version cannot be installed or used here.
+        WorkerError: The Python of a version has no dlbricks.
         MachineBusy: Another process is measuring.
         SuiteError: The suite cannot be written.
 
@@ -254,8 +338,13 @@ def compare_versions(
     if base.python == other.python:
         raise UsageError(f"{first} and {second} are one environment", remedy="name two")
     places = places_of((base, other), runtime, threads, dtype)
-    graph = graph or ("fused" if base.backend == "onnxruntime" else "source")
-    cut = Cut(granularity, connected=connected, graph=graph, threads=threads)
+    with Workers(start_worker) as workers:
+        for place in places:
+            workers.at(place)  # a version that cannot run here ends it now, and not brick by brick
+    if graph is None:  # an executed graph is one version's, and another version may not run its bricks
+        best = get(base.backend).graph_at(places[0].runtime.device, dtype)
+        graph = "source" if best == "source" else "fused"
+    cut = Cut(granularity, connected=connected, graph=graph, runtime=places[0].runtime, threads=threads)
     decomposed = along_source(decompose(models, cut, progress=progress), cut)
     cut_up = [model for model in decomposed if isinstance(model, Decomposition)]
     suite = generate(cut_up, out=folder, settings=cut).suite
@@ -264,8 +353,10 @@ def compare_versions(
     with TemporaryDirectory(prefix="dlbricks-versions-") as name:
         whole = trying.models(models, Path(name))
         seen, call = ({}, None) if suite is None else trying.bricks(suite, counts)
+        seen = seen if suite is None else trying.in_models(suite, seen)
+        call_ms = None if call is None else call.after_ms - call.before_ms
         rows = [
-            _row(model, (base, other), result, seen, minimum_effect)
+            replace(_row(model, (base, other), result, seen, minimum_effect), call_ms=call_ms)
             for model, result in zip(decomposed, whole, strict=True)
         ]
         with Workers(start_worker) as workers:
@@ -298,11 +389,13 @@ class SeenBrick:
         trial: Its visits, or why it has none.
         fresh: True if fresh processes made the visits, after the first pass made it a suspect.
         suspect: True if it is a suspect that fresh processes did not visit: the time was up.
+        in_model: Latencies and their ratio in the cache state of its models; None if it was not visited there.
     """
 
     trial: Trial | DlbricksError
     fresh: bool = False
     suspect: bool = False
+    in_model: Levels | None = None
 
     @property
     def levels(self) -> Levels | None:
@@ -384,6 +477,7 @@ class Trying:
                 processes=MOST,
                 until=begun + _OF_MODELS * (self.until - begun),
                 settled=lambda trial: judged(trial, self.minimum_effect)[2] is not Relation.UNCLEAR,
+                start=warm_worker,
                 progress=self.progress,
             )
         )
@@ -409,7 +503,7 @@ class Trying:
                 effect_ms = (counts or {}).get(key, 1) * abs(levels.after_ms - levels.before_ms)
                 visits_s = _FRESH[1] * sum(_visit_s(ms) for ms in (levels.before_ms, levels.after_ms))
                 suspects[key] = (effect_ms, _FRESH[0] * load_s + visits_s)
-        remaining_s, chosen = self.until - work_clock(), []
+        remaining_s, chosen = _OF_BRICKS * (self.until - work_clock()), []
         for key, (_, cost_s) in sorted(suspects.items(), key=lambda item: -item[1][0]):
             remaining_s -= cost_s
             if remaining_s < 0:
@@ -423,6 +517,23 @@ class Trying:
         """Return the visits of some bricks of a suite in fresh processes, by key, and the latency of a call there."""
         seen, call = self._pass(suite, keys, _FRESH)
         return {key: replace(brick, fresh=True) for key, brick in seen.items()}, call
+
+    def in_models(self, suite: Suite, seen: Mapping[str, SeenBrick]) -> dict[str, SeenBrick]:
+        """Visit bricks that differ in the cache state of their models, and return all bricks by key.
+
+        Args:
+            suite: The bricks.
+            seen: What is known of them (``bricks``).
+        """
+        verdicts = brick_verdicts(seen, self.minimum_effect)
+        told = [key for key, verdict in verdicts.items() if verdict in {Relation.SLOWER, Relation.FASTER}]
+        if not told or not all(place.together for place in self.places):
+            return dict(seen)
+        processes, visits = _IN_MODEL
+        trials = try_in_models(
+            suite, told, self.places, visits=visits, processes=processes, until=self.until, progress=self.progress
+        )
+        return {**seen, **{key: replace(seen[key], in_model=levels_of(trial)) for key, trial in trials.items()}}
 
     def _pass(
         self, suite: Suite, keys: Sequence[str], effort: tuple[int, int], *, brief: bool = False
@@ -467,6 +578,8 @@ def _row(
         levels, detectable, verdict = judged(whole, minimum_effect)
         blind = is_blind(verdict, detectable, minimum_effect)
         row = replace(row, levels=levels, verdict=verdict, processes=len(whole.before_ns), blind=blind)
+        if (starts := starts_of(whole)) is not None:
+            row = replace(row, load=starts[0], first_run=starts[1])
     else:
         row = replace(row, error=_LATE)
     if isinstance(model, Failed):
@@ -481,7 +594,8 @@ def _row(
         elif found is None:
             missing[key] = "it takes no time that could be measured" if trial.visits else _LATE
         else:
-            bricks.append(BrickVersions(brick, found, verdicts[key], known.fresh, known.suspect, trial.largest_error))
+            state = (known.fresh, known.suspect, trial.largest_error, known.in_model)
+            bricks.append(BrickVersions(brick, found, verdicts[key], *state))
     bricks.sort(key=lambda brick: -abs(brick.effect_ms))
     return replace(row, bricks=tuple(bricks), missing=missing)
 

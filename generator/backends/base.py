@@ -581,6 +581,10 @@ class Backend(ABC):
             return "runtime"
         return "fused" if self.offers(Backend.fused_graph) else "source"
 
+    def graph_at(self, device: str, dtype: str) -> str:
+        """``graph`` where the executed graph has bricks: on the CPU, in the types of the model; else ``source``."""
+        return self.graph if device == "cpu" and dtype == NATIVE else "source"
+
     def executed_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
         """Return the graph that ``prepare`` would execute with these settings; not every runtime reports it.
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from ...errors import BackendUnavailable, UsageError
 from ...models.cache import cache_folder
 from ..machine.software import LOCK
+from ..machine.system import probe_system
 from . import registry
 from .base import Backend
 
@@ -219,8 +220,11 @@ def locked_environment(lock: Path) -> Path:
     return folder / "bin" / "python"
 
 
-_RUNTIMES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "torch": "torch"}
+_RUNTIMES = {"onnxruntime": "onnxruntime", "onnxruntime-gpu": "onnxruntime", "openvino": "openvino", "torch": "torch"}
 """Backend of a package whose versions can be compared."""
+
+_ON_GPU = {"onnxruntime-gpu": ("onnxruntime-gpu[cuda,cudnn]", "cupy-cuda12x")}
+"""What those need that are of no use without a GPU: its libraries, and what the worker watches it with."""
 
 _WORKER = ("ml_dtypes", "msgspec", "onnx", "onnx-graphsurgeon", "protobuf", "psutil", "typing_extensions")
 """What the worker needs beside a runtime and NumPy; the versions are those that run here."""
@@ -255,7 +259,8 @@ def version_of(text: str, backend: str = "onnxruntime", *, copy: int = 0) -> Run
 
     Raises:
         UsageError: The text is none of these, or dlbricks runs no versions of the package.
-        BackendUnavailable: It cannot be installed, or the environment cannot be written; nothing is left of it then.
+        BackendUnavailable: It cannot be installed, it needs a GPU and none is here, or the environment cannot be
+            written; nothing is left of it then.
     """
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.version import InvalidVersion, Version
@@ -276,7 +281,17 @@ def version_of(text: str, backend: str = "onnxruntime", *, copy: int = 0) -> Run
         raise UsageError(
             f"{text!r} names no version that can be compared", remedy=f"use {', '.join(_RUNTIMES)} with =="
         )
-    needs = [str(requirement), "numpy", *(f"{name}=={metadata.version(name)}" for name in _WORKER)]
+    if requirement.name in _ON_GPU and not probe_system().gpus:
+        raise BackendUnavailable(
+            f"{requirement} needs a GPU, and no driver reports one here",
+            remedy=f"name a version of {_RUNTIMES[requirement.name]}, or run it on a machine with a GPU",
+        )
+    needs = [
+        str(requirement),
+        *_ON_GPU.get(requirement.name, ()),
+        "numpy",
+        *(f"{name}=={metadata.version(name)}" for name in _WORKER),
+    ]
     parts = (*needs, str(copy), sys.version, str(_PACKAGE))
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     folder = cache_folder().absolute() / "versions" / f"{requirement.name}-{pin.version}-{digest}"

@@ -31,6 +31,7 @@ class Record:
         footprint_bytes: Bytes touched between two visits of it.
         load_ns: Duration of session creation in the first process of this run.
         first_run_ns: Duration of the first execution in that process.
+        starts_ns: Both durations in each process, for a member that runs alone.
         measurement: UUID in the database; None until it is opened there.
         result: Set when it is measured.
         error: Set when it cannot be measured.
@@ -43,6 +44,7 @@ class Record:
     footprint_bytes: int | None = None
     load_ns: int | None = None
     first_run_ns: int | None = None
+    starts_ns: list[tuple[int, int]] = field(default_factory=list)
     measurement: str | None = None
     result: Measurement | None = None
     error: DlbricksError | None = None
@@ -106,6 +108,7 @@ class SampleRecorder:
             record.unroll = reply.unroll
             record.load_ns = record.load_ns or reply.load_ns
             record.first_run_ns = record.first_run_ns or reply.first_run_ns
+            record.starts_ns.append((reply.load_ns, reply.first_run_ns))
             if member.footprint:
                 record.footprint_bytes = 0
 

@@ -7,7 +7,7 @@ another environment. Every round visits each side once, in an order that changes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,8 +15,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from ...bricks.graph.footprint import CORE_LEVEL, level_name
+from ...bricks.reference import OVERHEAD
+from ...bricks.suite.suite import Suite
 from ...db.values import NATIVE, Conditions, Identity, Runtime, Stack, Subject
 from ...errors import BackendError, DlbricksError, MachineBusy, WorkerError
 from ...models.runnable import Runnable
@@ -25,12 +28,13 @@ from ..machine.lock import machine_lock
 from ..machine.system import free_cores
 from ..network.network import relative_difference
 from ..progress import ProgressCallback
-from ..worker.client import Timeouts, Workers, start_worker
-from ..worker.messages import Loaded, Place
+from ..worker.client import Timeouts, Worker, Workers, start_worker
+from ..worker.messages import Load, Loaded, NetworkFile, PackMember, Place
 from .pace import Pace
-from .plan import Group, MeasurementPlan, TaskMember, single
+from .plan import Group, MeasurementPlan, MeasurementTask, Membership, TaskMember, plan_groups, single
 from .recorder import Record, SampleRecorder
 from .scheduler import Scheduler
+from .selection import brick_members
 
 Array = npt.NDArray[np.float64]
 
@@ -129,12 +133,14 @@ class Trial:
         largest_error: Largest difference between the outputs of both, relative to the largest value of the first's
             output; infinite if an output is missing, or has another shape.
         stacks: Stack of each way.
+        starts_ns: Of each way, the load time and the first run after it, by process.
     """
 
     before_ns: tuple[Array, ...]
     after_ns: tuple[Array, ...]
     largest_error: float
     stacks: tuple[Stack, ...] = ()
+    starts_ns: tuple[Sequence[tuple[int, int]], ...] = ()
 
     @property
     def visits(self) -> int:
@@ -154,6 +160,7 @@ def try_out(
     processes: int = 2,
     until: float = math.inf,
     settled: Callable[[Trial], bool] | None = None,
+    start: Callable[[Place], Worker] = start_worker,
     progress: ProgressCallback | None = None,
 ) -> list[Trial | DlbricksError]:
     """Run models in two ways alternately, on the same inputs; pairs at the same places share workers.
@@ -164,6 +171,7 @@ def try_out(
         processes: Number of fresh workers, one after the other.
         until: Time on the ``work_clock`` at which visiting ends; the result contains the visits until then.
         settled: Returns True if the result so far decides a pair; no further process is started for it.
+        start: Starts a worker.
         progress: Called between visits.
 
     Returns:
@@ -178,7 +186,7 @@ def try_out(
         trials = [_Tried(pair, number, Path(name), settled, free) for number, pair in enumerate(pairs)]
         groups = {tried.group: tried for tried in trials}
         plan, recorder = MeasurementPlan(tuple(groups), processes, sessions=1, isolate=False), SampleRecorder()
-        with Workers(start_worker) as workers:
+        with Workers(start) as workers:
 
             class Comparing(Scheduler):
                 """Compares the outputs of a pair before its first visit."""
@@ -188,6 +196,88 @@ def try_out(
 
             Comparing(plan, workers, recorder, Pace(visits, deadline=until), progress).measure()
         return [tried.result(recorder) for tried in trials]
+
+
+def try_in_models(
+    suite: Suite,
+    keys: Collection[str],
+    places: tuple[Place, Place],
+    *,
+    visits: int,
+    processes: int,
+    until: float = math.inf,
+    progress: ProgressCallback | None = None,
+) -> dict[str, Trial | DlbricksError]:
+    """Run bricks at two places alternately, in the cache state of their models; their outputs are not compared.
+
+    They run in packs with other bricks of the suite, as large as the footprint class: between two uses of a weight the
+    others run, as in a model. Bricks of models that stay in a core's own caches are left out.
+
+    Args:
+        suite: The bricks.
+        keys: The bricks to try.
+        places: The first and the second place; their backends must support the cache state ``model``.
+        visits: Visits of each side, over all processes.
+        processes: Number of fresh workers, one after the other.
+        until: Time on the ``work_clock`` at which visiting ends.
+        progress: Called between visits.
+
+    Raises:
+        MachineBusy: Another process is measuring.
+    """
+    sizes = {key: max(suite.footprints(key)) for key in suite.keys}
+    classes = {sizes[key] for key in keys} - {CORE_LEVEL}
+    members: list[dict[str, TaskMember]] = []
+    sides: list[list[MeasurementTask]] = []
+    memory_bytes = psutil.virtual_memory().available // 4
+    for side, place in zip((_BEFORE, _AFTER), places, strict=True):
+        footprints = {
+            Identity(Subject.BRICK, key, "", side, Conditions(place.threads, level_name(size), place.dtype), ""): size
+            for key, size in sizes.items()
+            if size in classes
+        }
+        made, _ = brick_members(suite, footprints, footprints, 1, packed=True)
+        members.append(
+            {  # tasks of both sides have different ids
+                identity.key: replace(member, identity=replace(identity, key=f"{side}: {identity.key}"))
+                for identity, member in made.items()
+            }
+        )
+        asked = {member.id for key, member in members[-1].items() if key in keys}
+        planned = plan_groups([*members[-1].values()], (), Membership(), place, memory_bytes=memory_bytes)
+        tasks = [replace(task, id=f"{side}: {task.id}") for group in planned for task in group.tasks]
+        sides.append([task for task in tasks if any(member.id in asked for member in task.members)])
+    both = tuple(map(Group, zip(*sides, strict=True)))
+    recorder = SampleRecorder()
+    with machine_lock(), Workers(start_worker) as workers:
+        plan = MeasurementPlan(both, processes, sessions=1)
+        Scheduler(plan, workers, recorder, Pace(visits, deadline=until), progress).measure()
+    return {
+        key: _result([recorder.of(side[key]) for side in members])
+        for key in keys
+        if all(key in side for side in members)
+    }
+
+
+def _result(records: Sequence[Record], error: float = 0.0, stacks: tuple[Stack, ...] = ()) -> Trial | DlbricksError:
+    """Return the trial of two records, or the error of one."""
+    errors = [record.error for record in records if record.error is not None]
+    if errors and not isinstance(errors[0], _TrialSettled):
+        return errors[0]
+    before, after = (_by_process(record) for record in records)
+    return Trial(*_alike(before, after), error, stacks, tuple(record.starts_ns for record in records))
+
+
+def warm_worker(place: Place) -> Worker:
+    """Start a worker that has run a network; raises as ``start_worker``, and ``BackendError``.
+
+    The first load of a process reads its library. Equal environments differ by a tenth in this.
+    """
+    worker = start_worker(place)
+    member = PackMember(OVERHEAD, NetworkFile(path=OVERHEAD, synthetic=True))
+    worker.load(Load(id=OVERHEAD, members=(member,)), timeout_s=Timeouts.load)
+    worker.drop(OVERHEAD)
+    return worker
 
 
 class _Tried:
@@ -257,12 +347,7 @@ class _Tried:
 
     def result(self, recorder: SampleRecorder) -> Trial | DlbricksError:
         """Return the result of the pair, or its error."""
-        records = [recorder.of(task.members[0]) for task in self._tasks]
-        errors = [record.error for record in records if record.error is not None]
-        if errors and not isinstance(errors[0], _TrialSettled):
-            return errors[0]
-        before, after = (_by_process(record) for record in records)
-        return Trial(*_alike(before, after), self._error, self._stacks)
+        return _result([recorder.of(task.members[0]) for task in self._tasks], self._error, self._stacks)
 
 
 class _TrialSettled(BackendError):

@@ -59,3 +59,18 @@ def test_equal_files_have_no_changed_layers(write, cli):
     done = cli("compare", write("old", first, last), write("new", first, last), "--layers", "--budget", "20s")
 
     assert "2 sequences of the executed graphs are equal in both files, and none differs" in done.out
+
+
+@pytest.mark.slow
+def test_a_runtime_that_reports_fusions_is_cut_along_them(write, cli):
+    pytest.importorskip("openvino")
+    first, last = ("first", "MatMul", ("x", "v"), "a"), ("last", "MatMul", ("b", "w"), "y")
+    old, new = (
+        write("old", first, ("act", "Sin", ("a",), "b"), last),
+        write("new", first, ("act", "Relu", ("a",), "b"), last),
+    )
+
+    done = cli("compare", old, new, "--layers", "--backend", "openvino", "--budget", "10s", "--json")
+
+    fused = [row for row in done.json["results"][0]["layers"] if row["new_operators"]]
+    assert [row["new_operators"] for row in fused] == [["MatMul", "Relu"]]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from dlbricks.errors import BackendUnavailable, UsageError
 from dlbricks.generator.backends import environments
 from dlbricks.generator.backends.environments import Environment, install_backend, version_of
 from dlbricks.generator.backends.mxnet.backend import MxnetBackend
+from dlbricks.generator.machine.system import probe_system
 from dlbricks.generator.measurement.trial import place_of
 from dlbricks.generator.worker.client import Workers, start_worker
 
@@ -244,6 +246,15 @@ def test_a_version_that_cannot_be_installed_leaves_nothing(cache):
         version_of("onnxruntime==0.0.1")
 
     assert [path.suffix for path in (cache.parent / "versions").iterdir()] == [".lock"]
+
+
+def test_a_package_for_gpus_is_not_installed_without_one(cache, monkeypatch):
+    monkeypatch.setattr(environments, "probe_system", lambda: replace(probe_system(), gpus=()))
+
+    with pytest.raises(BackendUnavailable, match=r"onnxruntime-gpu==1\.23\.2 needs a GPU"):
+        version_of("onnxruntime-gpu==1.23.2")
+
+    assert not (cache.parent / "versions").exists()
 
 
 @pytest.mark.slow

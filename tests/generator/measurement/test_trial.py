@@ -1,15 +1,21 @@
-"""Two ways that use different numbers of cores are compared only while enough cores are free."""
+"""Two ways to run: cores that must be free, starts by process, and bricks in the cache state of their models."""
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
 import pytest
 from dlbricks.db.values import runtime_from
 from dlbricks.errors import MachineBusy
+from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement import trial
-from dlbricks.generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
+from dlbricks.generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_in_models, try_out
+from dlbricks.models import find_models
 from dlbricks.models.runnable import Runnable
+from onnx import helper, numpy_helper
 
 PLAIN = runtime_from({"options": {"pinning": "off"}})
+WIDTHS = {"v": 1024, "w": 512}
 BRANCHES = runtime_from({"options": {"pinning": "off", "execution": "parallel", "inter_op": "2"}})
 
 
@@ -41,3 +47,34 @@ def test_ways_that_use_as_many_cores_are_tried_at_any_time(pair, monkeypatch):
     (tried,) = try_out([pair(place_of(PLAIN, 2), place_of(PLAIN, 2))], visits=4, processes=1)
 
     assert isinstance(tried, Trial)
+
+
+def test_a_start_of_each_way_is_known_of_each_process(pair):
+    (tried,) = try_out([pair(place_of(PLAIN, 1), place_of(PLAIN, 1))], visits=4, processes=2)
+
+    assert [len(starts) for starts in tried.starts_ns] == [2, 2]
+    assert min(ns for starts in tried.starts_ns for start in starts for ns in start) > 0
+
+
+def test_bricks_run_in_packs_at_both_places(tmp_path):
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.random((1024, width), np.float32), name) for name, width in WIDTHS.items()]
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "w"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, s]) for n, s in (("x", 1024), ("y", 512)))
+    graph = helper.make_graph(nodes, "model", [x], [y], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    suite = generate(find_models([tmp_path / "m.onnx"]), out=tmp_path / "suite", granularity=1, graph="source").suite
+    keys = [key for key in suite.keys if suite.brick(key).operators == ("MatMul",)]
+    places = place_of(PLAIN), place_of(runtime_from({"options": {"pinning": "off", "optimization": "basic"}}))
+
+    tried = try_in_models(suite, keys, places, visits=8, processes=2)
+
+    assert {*tried} == {*keys}
+    for found in tried.values():
+        assert isinstance(found, Trial)
+        assert [len(times) for times in found.before_ns] == [len(times) for times in found.after_ns] == [4, 4]
+        assert found.measurable
