@@ -72,6 +72,8 @@ def model_words(source: ModelSource) -> list[str]:
     """Return the arguments of a model."""
     words = [source.zoo or str(source.path or source.name), *_words(_given([("--batch", source.batch)]))]
     words += _words(("--dim", f"{name}={size}") for name, size in source.dims)
+    words += _words(("--value", f"{name}={text}") for name, text in source.given.values)
+    words += _words(("--data", str(path)) for path in source.given.files)
     words += ["--follow-links"] if source.path is not None and follows_links() else []
     observed = any(choice.how is How.OBSERVED for choice in source.control)
     return [

@@ -20,7 +20,6 @@ from .models import (
     assumed_dimensions,
     contexts,
     custom_ops_option,
-    data_option,
     dimension,
     flag,
     known_models,
@@ -292,7 +291,6 @@ def analyze(*, fail_on: float | None, database: str, **options: Any) -> None:
     "--noise-ok",
     "Accept changes of the last digits beyond the model's own noise, up to 0.001 of an output's largest value.",
 )
-@data_option("compared on them too, timed on the first; repeatable.", multiple=True)
 @shared.quiet_option
 @shared.wait_option
 @shared.format_options

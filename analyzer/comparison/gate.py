@@ -26,8 +26,7 @@ from ...generator.measurement.settings import MeasurementSettings
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from ...generator.progress import ProgressCallback
 from ...generator.worker.messages import Place
-from ...models import ModelSource
-from ...models.user_inputs import check_inputs
+from ...models import ModelSource, require_inputs
 from ...tabular import Field, Records, Tabular, fields, record_of
 from .changed_layers import LayerChanges, changed_layers
 from .difference import MINIMUM_EFFECT, Difference, Levels, Relation, check_minimum_effect, paired, relation
@@ -146,7 +145,6 @@ def gate(
     dtype: str = NATIVE,
     minimum_effect: float = MINIMUM_EFFECT,
     budget_s: float = 60.0,
-    data: Sequence[Path] = (),
     alone: bool = False,
     layers: bool = False,
     progress: ProgressCallback | None = None,
@@ -155,14 +153,12 @@ def gate(
     """Run two models alternately on this machine until the verdict is clear.
 
     Args:
-        old: The old model.
+        old: The old model. Outputs are compared on each set of its own inputs, and the first is timed.
         new: The new model; inputs with the same name get the same values.
         threads: Threads of the runtime; 0 means one per physical core.
         dtype: Precision.
         minimum_effect: Relative difference that matters.
         budget_s: Seconds after which no more visits are made.
-        data: npz files with an array for each input: outputs are compared on all, and the first is timed; none: seeded
-            inputs.
         alone: Afterwards, run each model in a process of its own, for its memory and the percentiles of its single
             executions; a few seconds each, which ``budget_s`` does not bound.
         layers: Afterwards, cut both models and measure their bricks for half of ``budget_s``, to tell which differ.
@@ -184,20 +180,19 @@ def gate(
     """
     check_minimum_effect(minimum_effect)
     begun = time.monotonic()
+    require_inputs((old, new))
     place = place_of(runtime_from(fields), threads or len(physical_cores()), dtype)
     with TemporaryDirectory(prefix="dlbricks-gate-") as name:
         before, after = (
             Contender(run_as_given(source, Path(name) / str(number), write_out(source.skeleton()).control), place)
             for number, source in enumerate((old, new))
         )
-        for feeds in data:
-            check_inputs(feeds, before.runnable.path)
-        pair = TrialPair(before, after, label=new.name, feeds=tuple(data))
+        pair = TrialPair(before, after, label=new.name)
         trial = alternate(pair, minimum_effect, begun + budget_s, progress)
     if not trial.stacks:
         raise UsageError(f"{budget_s:.3g} s are over before the models are loaded", remedy="give a larger --budget")
     levels, detectable, verdict = judged(trial, minimum_effect)
-    sides = _alone([old, new], place, next(iter(data), None)) if alone else None
+    sides = _alone([old, new], place) if alone else None
     changes = changed_layers(old, new, place, budget_s=budget_s / 2, progress=progress) if layers else None
     return Gate(
         old.name,
@@ -217,11 +212,11 @@ def gate(
     )
 
 
-def _alone(models: Sequence[ModelSource], place: Place, data: Path | None) -> tuple[Alone, Alone]:
+def _alone(models: Sequence[ModelSource], place: Place) -> tuple[Alone, Alone]:
     """Return both models in processes of their own; raises the first error."""
     how = MeasurementSettings(place.runtime, Conditions(place.threads, "model", place.dtype))
     sides = []
-    for side in run_alone(models, how, data):
+    for side in run_alone(models, how):
         if isinstance(side, DlbricksError):
             raise side
         sides.append(side)

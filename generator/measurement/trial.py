@@ -82,7 +82,6 @@ class TrialPair:
         after: The second way; it reads inputs of the same names.
         tolerance: If outputs differ by more, nothing is timed; None: no limit.
         label: Name for progress reports.
-        feeds: npz files with inputs: outputs are compared on all of them, and the first is timed; none: seeded ones.
         brief: True for a first look at many pairs: a visit is a tenth as long.
     """
 
@@ -90,7 +89,6 @@ class TrialPair:
     after: Contender
     tolerance: float | None = None
     label: str = ""
-    feeds: tuple[Path, ...] = ()
     brief: bool = False
 
     @property
@@ -198,10 +196,12 @@ class _Tried:
     ) -> None:
         self._pair, self._settled, self._free = pair, settled, free
         self._first, self._second = folder / f"{number}-first.npz", folder / f"{number}-second.npz"
-        timed = str(next(iter(pair.feeds), ""))
         before, after = (
-            single(_member(pair, way, f"{number}: {side}", side, feeds), way.place)
-            for way, side, feeds in ((pair.before, _BEFORE, timed), (pair.after, _AFTER, str(self._first)))
+            single(_member(pair, way, f"{number}: {side}", side, network), way.place)
+            for way, side, network in (
+                (pair.before, _BEFORE, pair.before.runnable),
+                (pair.after, _AFTER, replace(pair.after.runnable, partner=self._first)),
+            )
         )
         self._tasks = (before, after)
         self.group = Group(self._tasks)
@@ -225,7 +225,8 @@ class _Tried:
             self._refuse(recorder, MachineBusy(text, remedy="end the other programs"))
             return {}
         try:
-            errors = [self._error_on(str(feeds), workers) for feeds in reversed(self._pair.feeds or ("",))]
+            feeds = self._pair.before.runnable.feeds
+            errors = [self._error_on(number, workers) for number in reversed(range(len(feeds) or 1))]
             greetings = [workers.at(task.place).greeting for task in self._tasks]
             self._stacks = tuple(greeting.stack for greeting in greetings if greeting is not None)
             self._error = max(errors)
@@ -236,14 +237,15 @@ class _Tried:
             self._refuse(recorder, _TrialSettled("the outputs differ"))
         return self._loaded
 
-    def _error_on(self, feeds: str, workers: Workers[Place]) -> float:
+    def _error_on(self, number: int, workers: Workers[Place]) -> float:
         """Load both sides, in place of earlier ones, and return the largest difference of their outputs on inputs."""
         loaded: dict[str, Loaded] = {}
         paths = (self._first, self._second)
-        for task, path, inputs in zip(self._tasks, paths, (feeds, str(self._first)), strict=True):
+        for task, path in zip(self._tasks, paths, strict=True):
             (member,) = task.members
-            worker, size = workers.at(task.place), member.network.path.stat().st_size
-            request = replace(task, members=(replace(member, feeds=inputs),)).load(seed=0)
+            network = replace(member.network, feeds=member.network.feeds[number : number + 1])
+            worker, size = workers.at(task.place), network.path.stat().st_size
+            request = replace(task, members=(replace(member, network=network),)).load(seed=0)
             loaded[task.id] = worker.load(request, timeout_s=Timeouts.loading(size))
             worker.outputs(task.id, path)
         self._loaded = loaded
@@ -269,11 +271,11 @@ class _TrialSettled(BackendError):
     """Both sides run, and no more visits are wanted."""
 
 
-def _member(pair: TrialPair, way: Contender, key: str, side: str, feeds: str) -> TaskMember:
+def _member(pair: TrialPair, way: Contender, key: str, side: str, network: Runnable) -> TaskMember:
     """Return a member that is not stored: its side replaces the stack."""
     cache = level_name(CORE_LEVEL) if pair.brief else "hot"
     conditions = Conditions(way.place.threads, cache, way.place.dtype)
-    return TaskMember(Identity(Subject.MODEL, key, "", side, conditions, ""), pair.label, way.runnable, feeds=feeds)
+    return TaskMember(Identity(Subject.MODEL, key, "", side, conditions, ""), pair.label, network)
 
 
 def _by_process(record: Record) -> dict[int, Array]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import os
 import time
-import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +28,7 @@ from ...bricks.reference import GEMM, built_in
 from ...db.values import NATIVE
 from ...errors import BackendError, ModelError, UsageError
 from ...models.subgraphs import declared_shape
+from ...models.user_inputs import write_arrays
 from ..backends.base import Backend, Executable, Settings, TokenLoop
 from ..backends.custom_ops import adopt
 from ..backends.registry import get
@@ -91,16 +91,6 @@ def _types(
     finally:
         executable.close()
     return {name: array_type(array) for name, array in arrays.items()}
-
-
-def write_arrays(path: Path, values: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write an npz file; any name is allowed. Types that NumPy lacks are written as float32."""
-    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
-        for name, array in values.items():
-            kind = array.dtype.kind
-            plain = array if kind in "biufc" else array.astype(np.str_ if kind in "OSU" else np.float32)
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, plain, allow_pickle=False)
 
 
 def read_feeds(path: Path, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
@@ -268,8 +258,6 @@ class _WorkerState:
             raise UsageError(f"{file.path} is a whole model and cannot be unrolled", remedy="ask for one copy")
         else:
             network = replace(_model_network(file), as_is=file.as_is)
-        if request.feeds:
-            network = replace(network, feeds=read_feeds(Path(request.feeds), network.feeds))
         entry, load_ns, first_run_ns = self._loaded(network, settings)
         loading_ns = load_ns + first_run_ns
         if make is not None and request.unroll == 0:
@@ -448,8 +436,6 @@ class _WorkerState:
 
     def _occupy(self, request: messages.Occupy) -> messages.Occupied:
         network = _model_network(request.file)
-        if request.feeds:
-            network = replace(network, feeds=read_feeds(Path(request.feeds), network.feeds))
         gc.collect()
         return_memory()
         empty = resident_bytes()
@@ -538,8 +524,12 @@ def _brick(file: messages.NetworkFile, settings: Settings, model: Any = None, *,
 def _model_network(file: messages.NetworkFile) -> Network:
     """Return the network of a model, with its own weights or with synthetic ones."""
     if file.synthetic:
-        return synthetic_network(read_network(Path(file.path), values=True), seed=file.seed)
-    return file_network(Path(file.path), overrides=dict(file.overrides), inputs=file.inputs, seed=file.seed)
+        network = synthetic_network(read_network(Path(file.path), values=True), seed=file.seed)
+    else:
+        network = file_network(Path(file.path), overrides=dict(file.overrides), inputs=file.inputs, seed=file.seed)
+    for path in file.feeds:
+        network = replace(network, feeds=read_feeds(Path(path), network.feeds))
+    return network
 
 
 def _nothing() -> None:

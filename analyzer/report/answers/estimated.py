@@ -24,6 +24,7 @@ from ..tables import (
     dimension_lines,
     form_cells,
     form_columns,
+    invented_lines,
     table_lines,
     unlisted,
     values_of,
@@ -160,6 +161,7 @@ def estimates_answer(
     records = estimates.records(explain=explain, layers=layers)
     summary: list[Line] = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates.rows)]
     summary += dimension_lines((entry.name, entry.model.bound) for entry in estimates)
+    summary += invented_lines((entry.name, entry.model.invented) for entry in estimates)
     summary += sweep_lines(estimates.rows)
     summary += control_lines(
         ((entry.name, entry.model.control) for entry in estimates), [entry.parts.framing for entry in estimates]

@@ -15,7 +15,7 @@ from ....generator.measurement.run import RunReport, run_records
 from ....models.source import file_bytes
 from ....tabular import Field, Row
 from ...limits import Figure
-from ..tables import Answer, dimension_lines, table_lines
+from ..tables import Answer, dimension_lines, invented_lines, table_lines
 from ..units import counted, duration, percent, short
 
 if TYPE_CHECKING:
@@ -262,6 +262,7 @@ def _remarks(report: MeasureReport) -> list[str]:
         *_profiled(report.kernels),
         *_interval_lines(report),
         *dimension_lines((row.name, row.bound) for row in report.rows),
+        *invented_lines((row.name, row.invented) for row in report.rows if not row.error),
         "next: dlbricks report MODEL shows where the time goes and what to change",
     ]
 

@@ -128,7 +128,7 @@ def test_two_files_are_run_alternately_and_nothing_is_stored(cli, branches: Path
         (("copy.onnx", "--stack", "ab"), "--stack does not concern two files"),
         (("copy.onnx", "--other", "ab"), "--other does not concern two files"),
         (("copy.onnx", "--plot", "a.png"), "--plot does not concern two files"),
-        (("--by", "run", "--data", "branches.onnx"), "--data is for two files that run now"),
+        (("--by", "run", "--alone"), "--alone is for two files that run now"),
         (("copy.onnx", "--budget", "0.001"), "larger --budget"),
         (("copy.onnx", "--minimum-effect", "0"), "not a positive share"),
         (("copy.onnx", "--minimum-effect", "10"), "write 10% or 1000%"),
