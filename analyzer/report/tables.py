@@ -178,7 +178,14 @@ def only_errors(answer: Answer) -> list[str]:
     if not all(errors):
         return []
     named = [(str(row.get("name", "")), error) for row, error in zip(answer.results, errors, strict=True)]
-    return [str(line) for line in _joined([error if name in error else f"{name}: {error}" for name, error in named])]
+    return [
+        str(line) for line in _joined([error if _names(error, name) else f"{name}: {error}" for name, error in named])
+    ]
+
+
+def _names(error: str, name: str) -> bool:
+    """Return True if an error names the model: a short name may be part of a word."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", error) is not None
 
 
 def _error_of(row: Row) -> str:

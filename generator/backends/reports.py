@@ -52,16 +52,17 @@ class Wording:
         """Translate an exception into a backend's (``BackendError``, ``UnsupportedBrick``, ``MemoryError``).
 
         Args:
-            error: The runtime's exception; one of dlbricks is returned unchanged.
+            error: The runtime's exception; one of dlbricks keeps its kind.
             where: Operators at the failure, if known.
             cause: The part of its text that names the cause; None: all of it.
             unsupported: True if the runtime cannot express the network.
-            spell: Replaces names in the text.
+            spell: Replaces names in the text, or all of it.
         """
         if isinstance(error, BackendError):
-            return error
-        text = spell(_line(str(error)))
-        noiseless = _SOURCE.sub(" ", self.noise.sub(" ", text if cause is None else _line(cause)))
+            spelled = spell(error.message)
+            return error if spelled == error.message else type(error)(spelled, remedy=error.remedy)
+        text = _line(str(error))
+        noiseless = _SOURCE.sub(" ", self.noise.sub(" ", spell(text) if cause is None else _line(cause)))
         reason = _line(noiseless).strip(" :")[:_REASON_LENGTH] or type(error).__name__
         if isinstance(error, MemoryError) or _MEMORY.search(text) or self.memory.search(text):
             return MemoryError(f"{where}: {reason}" if where else reason)
