@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 import onnx.parser
 import pytest
@@ -9,7 +11,7 @@ from computing import settings
 from dlbricks.errors import UnsupportedBrick
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.backends.onnxruntime.refusals import clear_refusal
-from dlbricks.generator.network.network import synthetic_network
+from dlbricks.generator.network.network import file_network
 
 OPSET = (
     "ONNX Runtime only *guarantees* support for models stamped with official released onnx opset versions. Opset 27 is "
@@ -44,9 +46,12 @@ def test_each_cause_has_its_remedy(said: str, told: str):
     assert clear_refusal(lambda: model(PLAIN), "1.2", said).startswith(told)
 
 
-def test_a_type_without_kernels_is_named_with_the_layers_concerned():
+def test_a_type_without_kernels_is_named_with_the_layers_concerned(tmp_path: Path):
+    path = tmp_path / "halves.onnx"
+    onnx.save(model(HALVES), path)
+
     with pytest.raises(UnsupportedBrick) as caught:
-        OrtBackend().prepare(synthetic_network(model(HALVES)), settings())
+        OrtBackend().prepare(file_network(path, overrides={}), settings())
 
     assert "no kernel for Relu in bfloat16 (layer first); 3 layers of it read or make bfloat16" in str(caught.value)
     assert "convert the model to float16 or float32" in str(caught.value)
