@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,7 @@ from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.cores import physical_cores
 from ...generator.measurement.alone import Alone, run_alone
 from ...generator.measurement.settings import MeasurementSettings
-from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
+from ...generator.measurement.trial import Contender, SharedValue, Trial, TrialPair, place_of, try_out
 from ...generator.progress import ProgressCallback
 from ...generator.worker.messages import Place
 from ...models import ModelSource, require_inputs
@@ -51,8 +51,43 @@ FIELDS = (
     Field("new_ms", "new ms", "ms", path="levels.after_ms"),
     Field("ratio", "ratio ±95%", "ratio", interval="ratio_ci95", path="levels.difference.ratio"),
     *fields("ratio_ci95 p=levels.difference.p verdict reason minimum_effect detectable processes visits wall_s"),
-    *fields("largest_error stack=stack.key threads layers"),
+    *fields("largest_error stack=stack.key threads layers interface"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """The inputs and outputs that differ between two models, in name, type or shape.
+
+    Attributes:
+        inputs: The inputs that differ.
+        outputs: The outputs that differ.
+        unfed: Inputs of the new model, with their types, that the old one does not have in this shape, and nobody gave:
+            outputs then depend on other values, and are not compared.
+    """
+
+    inputs: tuple[SharedValue, ...] = ()
+    outputs: tuple[SharedValue, ...] = ()
+    unfed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Return True if something differs."""
+        return bool(self.inputs or self.outputs)
+
+    @property
+    def incomplete(self) -> bool:
+        """True if the new model lacks an output of the old one, or has it in another shape."""
+        return any(value.before is not None and value.error is None for value in self.outputs)
+
+    def record(self) -> dict[str, object]:
+        """Return what differs, for JSON."""
+        return {
+            kind: [{"name": value.name, "old": value.before, "new": value.after} for value in values]
+            for kind, values in (("inputs", self.inputs), ("outputs", self.outputs))
+        }
+
+
+_ALIKE = Interface()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +104,13 @@ class Gate(Tabular):
         processes: Number of processes.
         visits: Visits of each model in all processes.
         wall_s: Wall time in seconds.
-        largest_error: Largest difference of the outputs, relative to the largest value of the old output.
+        largest_error: Largest difference of the outputs that both have in one shape, relative to the largest value of
+            the old output; None if none can be compared.
         stack: The runtime of both.
         threads: Its threads.
         alone: The old and the new model in processes of their own; None if that was not asked for.
         layers: The layers that differ; None if that was not asked for.
+        interface: The inputs and outputs that differ.
     """
 
     ANSWER = "report.answers.comparison.gate_answer"
@@ -87,11 +124,12 @@ class Gate(Tabular):
     processes: int
     visits: int
     wall_s: float
-    largest_error: float
+    largest_error: float | None
     stack: Stack
     threads: int
     alone: tuple[Alone, Alone] | None = None
     layers: LayerChanges | None = None
+    interface: Interface = _ALIKE
 
     @property
     def rows(self) -> tuple[Gate, ...]:
@@ -131,7 +169,7 @@ class Gate(Tabular):
 
     def records(self) -> Records:
         """One row."""
-        row = record_of(self, FIELDS) | asdict(self.stack.runtime)
+        row = record_of(self, FIELDS) | asdict(self.stack.runtime) | {"interface": self.interface.record()}
         for side, alone in zip(("old", "new"), self.alone or (), strict=False):
             row |= {f"{side}_{name}": value for name, value in alone.record().items()}
         return Records([row])
@@ -168,7 +206,7 @@ def gate(
     Raises:
         UsageError: The minimum effect is not positive, an option has a wrong value, the budget is far too small, or a
             file of data has other names, shapes or types than the inputs.
-        BackendError: The runtime cannot run one of the models, or inputs of the same name differ in their shapes.
+        BackendError: The runtime cannot run one of the models.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring.
         ModelError: A file is not a model.
@@ -192,6 +230,7 @@ def gate(
     if not trial.stacks:
         raise UsageError(f"{budget_s:.3g} s are over before the models are loaded", remedy="give a larger --budget")
     levels, detectable, verdict = judged(trial, minimum_effect)
+    error, interface = _compared(trial, pair, new.given.names())
     sides = _alone([old, new], place) if alone else None
     changes = changed_layers(old, new, place, budget_s=budget_s / 2, progress=progress) if layers else None
     return Gate(
@@ -204,12 +243,37 @@ def gate(
         len(trial.before_ns),
         trial.visits,
         time.monotonic() - begun,
-        trial.largest_error,
+        error,
         trial.stacks[0],
         place.threads,
         sides,
         changes,
+        interface,
     )
+
+
+def _compared(trial: Trial, pair: TrialPair, given: Collection[str]) -> tuple[float | None, Interface]:
+    """Return how far the outputs of both models differ, and the inputs and outputs that differ.
+
+    Args:
+        trial: The trial.
+        pair: Its models.
+        given: Inputs with a value of the user's own.
+    """
+    input_names = {name for side in (pair.before, pair.after) for name, *_ in side.runnable.inputs}
+    inputs = [value for value in trial.values if value.name in input_names]
+    outputs = [value for value in trial.values if value.name not in input_names]
+    unfed = [
+        f"{value.name} {value.after}"
+        for value in inputs
+        if value.after is not None and value.error is None and value.name not in given
+    ]
+    errors = [value.error for value in outputs if value.error is not None]
+    changed_inputs, changed_outputs = (
+        tuple(value for value in values if value.before != value.after) for values in (inputs, outputs)
+    )
+    error = None if unfed else max(errors, default=None)
+    return error, Interface(changed_inputs, changed_outputs, tuple(unfed))
 
 
 def _alone(models: Sequence[ModelSource], place: Place) -> tuple[Alone, Alone]:

@@ -118,6 +118,23 @@ def _cores(place: Place) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedValue:
+    """An input or output of two ways to run a model.
+
+    Attributes:
+        name: Its name.
+        before: Its type in the first way, such as ``float32[1, 64]``; None if that lacks it.
+        after: Its type in the second way; None if that lacks it.
+        error: Largest difference, relative to its largest value in the first way; None unless both have its shape.
+    """
+
+    name: str
+    before: str | None
+    after: str | None
+    error: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """Result of a pair.
 
@@ -127,12 +144,14 @@ class Trial:
         largest_error: Largest difference between the outputs of both, relative to the largest value of the first's
             output; infinite if an output is missing, or has another shape.
         stacks: Stack of each way.
+        values: The inputs and outputs of both.
     """
 
     before_ns: tuple[Array, ...]
     after_ns: tuple[Array, ...]
     largest_error: float
     stacks: tuple[Stack, ...] = ()
+    values: tuple[SharedValue, ...] = ()
 
     @property
     def visits(self) -> int:
@@ -205,7 +224,7 @@ class _Tried:
         )
         self._tasks = (before, after)
         self.group = Group(self._tasks)
-        self._error = math.inf
+        self._values: tuple[SharedValue, ...] = ()
         self._stacks: tuple[Stack, ...] = ()
         self._loaded: dict[str, Loaded] | None = None
 
@@ -226,19 +245,18 @@ class _Tried:
             return {}
         try:
             feeds = self._pair.before.runnable.feeds
-            errors = [self._error_on(number, workers) for number in reversed(range(len(feeds) or 1))]
+            self._values = _joined([self._shared(number, workers) for number in reversed(range(len(feeds) or 1))])
             greetings = [workers.at(task.place).greeting for task in self._tasks]
             self._stacks = tuple(greeting.stack for greeting in greetings if greeting is not None)
-            self._error = max(errors)
         except (BackendError, WorkerError) as error:
             self._refuse(recorder, error)
             return {}
-        if self._pair.tolerance is not None and self._error > self._pair.tolerance:
+        if self._pair.tolerance is not None and largest_error(self._values) > self._pair.tolerance:
             self._refuse(recorder, _TrialSettled("the outputs differ"))
         return self._loaded
 
-    def _error_on(self, number: int, workers: Workers[Place]) -> float:
-        """Load both sides, in place of earlier ones, and return the largest difference of their outputs on inputs."""
+    def _shared(self, number: int, workers: Workers[Place]) -> list[SharedValue]:
+        """Load both sides, in place of earlier ones, and return their inputs and outputs on one set of inputs."""
         loaded: dict[str, Loaded] = {}
         paths = (self._first, self._second)
         for task, path in zip(self._tasks, paths, strict=True):
@@ -249,9 +267,9 @@ class _Tried:
             loaded[task.id] = worker.load(request, timeout_s=Timeouts.loading(size))
             worker.outputs(task.id, path)
         self._loaded = loaded
-        error = largest_error(*paths)
+        values = shared_values(*paths)
         self._second.unlink()  # the first has the inputs of both
-        return error
+        return values
 
     def _refuse(self, recorder: SampleRecorder, error: DlbricksError) -> None:
         for task in self._tasks:
@@ -264,7 +282,8 @@ class _Tried:
         if errors and not isinstance(errors[0], _TrialSettled):
             return errors[0]
         before, after = (_by_process(record) for record in records)
-        return Trial(*_alike(before, after), self._error, self._stacks)
+        error = largest_error(self._values) if self._stacks else math.inf
+        return Trial(*_alike(before, after), error, self._stacks, self._values)
 
 
 class _TrialSettled(BackendError):
@@ -291,17 +310,41 @@ def _alike(before: Mapping[int, Array], after: Mapping[int, Array]) -> tuple[tup
     return tuple(before[process] for process in both), tuple(after[process] for process in both)
 
 
-def largest_error(first: Path, second: Path) -> float:
-    """Return the largest error of the outputs in one npz file relative to the outputs in another."""
+def shared_values(first: Path, second: Path) -> list[SharedValue]:
+    """Return the values in two npz files, with the errors of those in the second relative to those in the first."""
     with np.load(first) as theirs_of, np.load(second) as mine_of:
-        if set(theirs_of.files) - set(mine_of.files):
-            return math.inf
-        return max((_error(mine_of[name], theirs_of[name]) for name in theirs_of.files), default=0.0)
+        values = []
+        for name in dict.fromkeys((*theirs_of.files, *mine_of.files)):
+            theirs = theirs_of[name] if name in theirs_of.files else None
+            mine = mine_of[name] if name in mine_of.files else None
+            error = None if theirs is None or mine is None or theirs.shape != mine.shape else _error(mine, theirs)
+            values.append(SharedValue(name, _spelled(theirs), _spelled(mine), error))
+        return values
+
+
+def _spelled(array: npt.NDArray[Any] | None) -> str | None:
+    if array is None:
+        return None
+    return f"{'string' if array.dtype.kind in 'US' else array.dtype}{list(array.shape)}"
+
+
+def largest_error(values: Sequence[SharedValue]) -> float:
+    """Return the largest error of values of the first way; infinite if the second lacks one, or has another shape."""
+    errors = (math.inf if value.error is None else value.error for value in values if value.before is not None)
+    return max(errors, default=0.0)
+
+
+def _joined(sets: Sequence[Sequence[SharedValue]]) -> tuple[SharedValue, ...]:
+    """Return the values of several sets of inputs, each with its largest error."""
+    joined = {value.name: value for value in sets[-1]}
+    for value in (value for values in sets for value in values):
+        known = joined.get(value.name, value)
+        worse = None if value.error is None or known.error is None else max(value.error, known.error)
+        joined[value.name] = replace(known, error=worse)
+    return tuple(joined.values())
 
 
 def _error(mine: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
-    if mine.shape != theirs.shape:
-        return math.inf
     if theirs.dtype.kind in "US":
         return 0.0 if np.array_equal(mine, theirs) else math.inf
     return relative_difference(mine, theirs)

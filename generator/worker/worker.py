@@ -98,10 +98,7 @@ def read_feeds(path: Path, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, n
 
     Args:
         path: A file that ``write_arrays`` wrote.
-        feeds: The inputs. Strings, and inputs missing in the file, keep their values.
-
-    Raises:
-        BackendError: The file has an input of another shape.
+        feeds: The inputs. Strings, and inputs that the file lacks or has in another shape, keep their values.
     """
     inputs = dict(feeds)
     with np.load(path, allow_pickle=False) as archive:
@@ -109,9 +106,8 @@ def read_feeds(path: Path, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, n
             if name not in archive.files or default.dtype == object:
                 continue
             array = archive[name]
-            if array.shape != default.shape:
-                raise BackendError(f"input '{name}' is {list(default.shape)}, and {list(array.shape)} was given")
-            inputs[name] = array.astype(default.dtype, order="C")  # a scalar stays one
+            if array.shape == default.shape:
+                inputs[name] = array.astype(default.dtype, order="C")  # a scalar stays one
     return inputs
 
 
