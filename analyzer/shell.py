@@ -62,7 +62,8 @@ def shell_steps(task: Task, *, database: bool = True) -> list[str]:
         case TaskKind.CEILINGS:
             steps = [["system", "--ceilings", *how]]
         case TaskKind.PROOFS:
-            steps = [["analyze", *model, "--prove", "--write", "improved"]]
+            where = _given([("--backend", task.backend), ("--device", task.device)])
+            steps = [["analyze", *model, *_words([*where, *conditions]), "--prove", "--write", "improved"]]
     steps[-1] += _words(_given([("--db", task.database if database else None), ("--again", task.again)]))
     steps[-1] += ["--kernels"] if task.kernels else []
     return [shlex.join(["dlbricks", *words]) for words in steps]
@@ -118,8 +119,17 @@ def _spelled(value: object) -> object:
 
 def with_command(reason: str | None, entry: Estimate) -> str | None:
     """Return a reason with a command if the model is not measured."""
-    unmeasured = entry.truth.remedy is not None and reason is not None and reason == entry.truth.reason
-    return f"{reason}; run `dlbricks measure MODEL`" if unmeasured else reason
+    task = entry.truth.remedy
+    unmeasured = task is not None and reason is not None and reason == entry.truth.reason
+    return f"{reason}: {shell_command(task)}" if unmeasured and task is not None else reason
+
+
+def proof_command(entry: Estimate) -> str:
+    """Return the command that tries every remedy of a model."""
+    source = entry.model.source
+    if entry.evidence is None:
+        return shell_command(Task(TaskKind.PROOFS, source))
+    return shell_command(entry.evidence.request.remedies.proofs(source))
 
 
 def why_unbounded(entry: Estimate) -> str | None:

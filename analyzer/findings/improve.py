@@ -559,7 +559,7 @@ def rewrite_findings(
     improvement = improve(source, target, budget_s=budget_s, threads=threads, progress=progress)
     whole = None if improvement.proof is None else (improvement.proof.saving, *improvement.proof.ci95)
     latency = latency_ms or (math.nan if improvement.proof is None else improvement.proof.before_ms)
-    code = shlex.join(["dlbricks", "improve", *model_words(source), "-o", "improved.onnx"])
+    code = shlex.join(["dlbricks", "improve", *model_words(source), "-o", "improved.onnx", "--threads", str(threads)])
 
     def finding(change: ProvenChange, *, proven: bool) -> Finding:
         engine, _, what = change.kind.partition(": ")

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....constructor.coverage import skipped_layers
-from ....constructor.remedies import Task, TaskKind
 from ....constructor.sweep import BATCH, swept
 from ....tabular import Field, Row, columns_of
 from ...estimation.estimates import FIELDS
-from ...shell import shell_command, with_command
+from ...shell import proof_command, with_command
 from ..causes import advised_for, written
 from ..roofs import roofline_lines
 from ..shares import operator_times
@@ -126,10 +125,9 @@ def _far(entry: Estimate) -> str:
     denormals = (entry.attribution or {}).get("denormals")
     if denormals is not None and denormals.counted and denormals.ms is not None:
         return f"{figures}; a trial shows that {milliseconds(denormals.ms)} ms of it are due to denormal numbers"
-    prove = shell_command(Task(TaskKind.PROOFS, source=entry.model.source))
     return (
         f"{figures}. They run on generated weights and inputs; its own may be slow, for example by denormal numbers. "
-        f"To try that: {prove}"
+        f"To try that: {proof_command(entry)}"
     )
 
 

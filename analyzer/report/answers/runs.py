@@ -263,7 +263,7 @@ def _remarks(report: MeasureReport) -> list[str]:
         *_interval_lines(report),
         *dimension_lines((row.name, row.bound) for row in report.rows),
         *invented_lines((row.name, row.invented) for row in report.rows if not row.error),
-        "next: dlbricks report MODEL shows where the time goes and what to change",
+        "next: dlbricks report MODEL, with the same options, shows where the time goes and what to change",
     ]
 
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ....constructor.remedies import Task, TaskKind
 from ....models.source import file_bytes
 from ...limits import Figure
 from ...setups import notes_of
-from ...shell import shell_command
+from ...shell import model_words, proof_command
 from ..page.payload import headline
 from ..section import Section, layer_rows
 from ..shares import operator_times
@@ -106,14 +105,14 @@ def _changes(section: Section) -> str:
 
 def _untried(section: Section) -> str:
     """Name the remedies that were not tried, and the command that tries them."""
-    source = section.estimate.model.source
+    source, threads = section.estimate.model.source, section.estimate.place.threads
     if section.findings is None:
-        return f"every remedy; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"
+        return f"every remedy; run: {proof_command(section.estimate)}"
     waiting = [f"{counted(count, 'finding')}"] if (count := len(section.predicted) + len(section.at_most)) else []
     waiting += section.untried
-    parts = [f"{', '.join(waiting)}; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"] if waiting else []
-    model = source.zoo or str(source.path)
-    improve = shlex.join(["dlbricks", "improve", model, "-o", f"{Path(model).stem}-faster.onnx"])
+    parts = [f"{', '.join(waiting)}; run: {proof_command(section.estimate)}"] if waiting else []
+    faster = f"{Path(source.zoo or str(source.path)).stem}-faster.onnx"
+    improve = shlex.join(["dlbricks", "improve", *model_words(source), "-o", faster, "--threads", str(threads or 1)])
     return "; ".join([*parts, f"rewrites of the file; run: {improve}"])
 
 

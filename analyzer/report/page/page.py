@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ....constructor.remedies import Task, TaskKind
 from ....constructor.result import Estimate
 from ....constructor.sweep import BATCH, swept
 from ....db import Stack, System
@@ -21,7 +20,7 @@ from ....tabular import Row
 from ....version import __version__
 from ...findings.analysed_model import cold_start_of
 from ...findings.finding import Finding
-from ...shell import shell_command, why_unbounded
+from ...shell import proof_command, why_unbounded
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
 from ..shares import OperatorTime, operator_times
@@ -123,7 +122,7 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> Row:
         "top": _TOP,
         "unexplained": _unexplained(section.estimate),
         "unbounded": why_unbounded(section.estimate),
-        "prove": clipped(shell_command(Task(TaskKind.PROOFS, source=section.estimate.model.source))),
+        "prove": clipped(proof_command(section.estimate)),
     }
 
 
