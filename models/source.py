@@ -14,9 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
 
 from ..errors import BrokenModel, DlbricksError, ModelError, ModelNotFound, UsageError
-from .control_flow import CourseChoice
+from .control_flow import CourseChoice, require_bounded
 from .dimensions import DimensionKind, classify_name
 from .reader import EXTERNAL_MARK, external_locations
 from .runnable import Edit, Runnable, load_kinds, load_skeleton, runnable_file, runnable_recipe
@@ -62,11 +65,16 @@ class ModelSource:
             skeleton = load_skeleton(self.path, batch=self.batch, dims=dict(self.dims), control=self.control)
         else:
             skeleton = self._recipe()
+        graph = skeleton.model.graph
+        feeds = self.given.of(input_types(graph)) if self.given else ()
+        numbers = {name: int(array.item()) for name, array in (*feeds, {})[0].items() if _is_whole_number(array)}
+        try:
+            require_bounded(graph, numbers)
+        except ModelError as error:
+            raise type(error)(f"{self.path or self.name}: {error.message}", remedy=error.remedy) from error
         if not self.given:
             return skeleton
-        graph = skeleton.model.graph
-        if feeds := self.given.of(input_types(graph)):
-            mark_given(graph, feeds[0])
+        mark_given(graph, (*feeds, {})[0])
         return replace(skeleton, given=self.given.digest())
 
     def runnable(self, directory: Path, *, edit: Edit | None = None) -> Runnable:
@@ -119,6 +127,10 @@ class ModelSource:
         from .zoo import structure  # its imports are not needed for files
 
         return structure(zoo, batch=self.batch, dims=dict(self.dims))
+
+
+def _is_whole_number(array: npt.NDArray[Any]) -> bool:
+    return array.size == 1 and array.dtype.kind in "biu"
 
 
 def find_models(
