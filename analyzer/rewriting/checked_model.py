@@ -214,7 +214,7 @@ def read_subject(
     given = given or NOTHING_GIVEN
     values, large = UserInputs(values=given.values), _large(model)
     feeds = _feeds(bound, _SCALES, large, values)
-    user_feeds = tuple(feeds[0] | arrays for arrays in given.of(_inputs(bound, large))) if given.files else ()
+    user_feeds = tuple({**feeds[0], **arrays} for arrays in given.of(_inputs(bound, large))) if given.files else ()
     if binding.rebatch is not None:
         apply(model, binding)
     sizes = {} if binding.rebatch is not None else dict(binding.bound)
