@@ -130,8 +130,9 @@ def _checked(path: Path, arrays: Feeds, types: Mapping[str, tuple[str, tuple[int
         array, wanted = arrays[name], _numpy_type(kind)
         alike = array.dtype == wanted or (wanted.kind not in _KINDS and array.dtype.kind in "fU")
         if not alike or array.shape != shape:
-            raise UsageError(f"{path}: '{name}' is {array.dtype}{list(array.shape)}, and the input is "
-                             f"{wanted}{list(shape)}", remedy="give the sizes with --dim or --batch")  # fmt: skip
+            both_types = f"{array.dtype}{list(array.shape)}, and the input is {wanted}{list(shape)}"
+            remedy = "give it in this shape, or the sizes with --dim or --batch"
+            raise UsageError(f"{path}: '{name}' is {both_types}", remedy=remedy)
         of_inputs[name] = array
     return of_inputs
 

@@ -23,7 +23,7 @@ from ...bricks.reference import CHAIN, OVERHEAD, built_in_key
 from ...constructor.choice import COLD, Query
 from ...db import Measurement, Run, Stack, Store, Subject
 from ...db.samples.statistics import Baseline
-from ...db.values import Visit
+from ...db.values import GIVEN, SIZES, Visit
 from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
 from ...tabular import Records, Row, Tabular, fields, nested_rows, record_of
@@ -458,10 +458,22 @@ def history(
 
 
 def _keys(model: Decomposition | Failed, runs: Iterable[Run]) -> list[str]:
-    """Return the keys of all files that had the model's name: its own, and those that runs measured under the name."""
+    """Return the keys of all files that had the model's name: its own, and those that runs measured under the name.
+
+    Other sizes of its dimensions and other values of its inputs are other models.
+    """
     if isinstance(model, Failed):
         return []
-    return list(dict.fromkeys([model.own.key, *filter(None, (run.measured(model.name) for run in runs))]))
+    measured = ((run, key) for run in runs if (key := run.measured(model.name)) is not None)
+    return list(dict.fromkeys([model.own.key, *(key for run, key in measured if _same_inputs(run, key, model))]))
+
+
+def _same_inputs(run: Run, key: str, model: Decomposition) -> bool:
+    """Return True if a run measured a model in the sizes of another one, and on the same given values."""
+    noted, bound = run.of_model(SIZES, key), model.own.bound
+    sizes: Mapping[str, object] = noted if isinstance(noted, Mapping) else {}
+    same_sizes = all(sizes.get(name, size) == size for name, size in bound.items())
+    return same_sizes and (run.of_model(GIVEN, key) or "") == model.own.given
 
 
 def _row(common: _Known, model: Decomposition, track: Track, measurements: Sequence[Measurement]) -> ModelHistory:

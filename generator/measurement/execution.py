@@ -23,7 +23,19 @@ from ...bricks.suite.suite import Suite
 from ...db.queries import Filter
 from ...db.samples.statistics import BASELINE, MIN_SAMPLES
 from ...db.store import Store
-from ...db.values import MODELS, NATIVE, PARTS, PROFILED_CACHE, Circumstances, Identity, Stack, Subject, System
+from ...db.values import (
+    GIVEN,
+    MODELS,
+    NATIVE,
+    PARTS,
+    PROFILED_CACHE,
+    SIZES,
+    Circumstances,
+    Identity,
+    Stack,
+    Subject,
+    System,
+)
 from ...errors import BackendError, DlbricksError, UsageError, WorkerError
 from ...models.runnable import Runnable
 from ...tabular import Tabular
@@ -328,7 +340,8 @@ class _RunExecution:
         """Measure a plan; return the UUID of the run and its records."""
         more = {
             "algorithms": [choice.name for choice in self._choices],
-            "dims": _dims(sources),
+            SIZES: _dims(sources),
+            GIVEN: {model.own.key: model.own.given for model in sources.models.values() if model.own.given},
             MODELS: _names(sources),
         }
         more = {name: value for name, value in more.items() if value}
