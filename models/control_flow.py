@@ -184,7 +184,7 @@ _WHOLE = frozenset({TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64})
 
 
 def require_bounded(graph: GraphProto, given: Mapping[str, int]) -> None:
-    """Refuse a model whose loops cannot end within the limits of a worker, before one begins.
+    """Refuse a model if a loop cannot end within the limits of a worker, before it begins.
 
     Args:
         graph: The model's graph.

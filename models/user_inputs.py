@@ -38,8 +38,8 @@ class UserInputs:
 
     Attributes:
         files: npz files with arrays by input; the first is timed.
-        values: The numbers of small inputs, by name and as written: ``1.5`` or ``1,3,64,64``. They replace those of the
-            files.
+        values: The numbers of small inputs, by name and as written: ``1.5`` or ``1,3,64,64``. They replace the
+            arrays in the files.
     """
 
     files: tuple[Path, ...] = ()
@@ -164,7 +164,7 @@ _MOST_WORDS = 16
 
 
 def _reader(wanted: np.dtype[Any]) -> tuple[Callable[[str], float], str]:
-    """Return what reads one number of a type, and what such a number is called."""
+    """Return a reader of one number of a type, and the name of this kind of number."""
     if wanted.kind == "b":
         return lambda word: _TRUTHS[word.lower()], "true or false"
     if wanted.kind not in "iu":
@@ -196,7 +196,7 @@ def spelled_option(name: str, shape: Sequence[int]) -> str:
 
 
 def input_types(graph: onnx.GraphProto) -> list[InputType]:
-    """Return the types of a skeleton's inputs; inputs that are no tensors of a static shape are left out."""
+    """Return the types of a skeleton's inputs; inputs without a static shape, and lists, are left out."""
     types = []
     for value in graph.input:
         shape = static_shape(value.type)

@@ -80,7 +80,7 @@ class Interface:
         return any(value.before is not None and value.error is None for value in self.outputs)
 
     def record(self) -> dict[str, object]:
-        """Return what differs, for JSON."""
+        """Return the differences for JSON."""
         return {
             kind: [{"name": value.name, "old": value.before, "new": value.after} for value in values]
             for kind, values in (("inputs", self.inputs), ("outputs", self.outputs))

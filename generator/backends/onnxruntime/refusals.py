@@ -1,4 +1,4 @@
-"""What ONNX Runtime says when it refuses a model, in words that name the cause and the remedy."""
+"""Refusals of ONNX Runtime in clear words: the cause and the remedy."""
 
 from __future__ import annotations
 
