@@ -244,6 +244,16 @@ def test_a_file_of_data_that_does_not_fit_is_one_line(path: Path, tmp_path: Path
     assert "\n" not in str(caught.value)
 
 
+def test_a_size_that_is_a_float_is_not_shaken_to_another_size(tmp_path: Path):
+    text = """<ir_version: 8, opset_import: ["" : 17]> m (float[4, 4] x, float[2] picture) => (float[a, b] y)
+        { size = Cast<to = 7>(picture) y = Expand(x, size) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "sized.onnx")
+
+    subject = read_subject(tmp_path / "sized.onnx", None, {}, UserInputs(values=(("picture", "4,4"),)))
+
+    assert len(Checker(subject, threads=1, noise_ok=False).usable) > 1
+
+
 def test_hostile_inputs_find_a_guard_that_is_gone(tmp_path: Path):
     text = """<ir_version: 8, opset_import: ["" : 17]> m (float[64,64] x) => (float[64,64] y)
         <float low = {-50}, float high = {50}, float k = {0.01}> { c = Clip(x, low, high) y = Mul(c, k) }"""
