@@ -30,10 +30,11 @@ def shell_command(task: Task) -> str:
     return " && ".join(shell_steps(task))
 
 
-def improve_command(source: ModelSource, out: str = "") -> str:
+def improve_command(source: ModelSource, threads: int | None, out: str = "") -> str:
     """Return the shell command that searches rewrites of a model; by default the new file has the model's name."""
     name = source.zoo or (source.name if source.path is None else source.path.stem)
-    return shlex.join(["dlbricks", "improve", *model_words(source), "-o", out or f"{name}-faster.onnx"])
+    words = [*model_words(source), "-o", out or f"{name}-faster.onnx", "--threads", str(threads or 1)]
+    return shlex.join(["dlbricks", "improve", *words])
 
 
 def shell_steps(task: Task, *, database: bool = True) -> list[str]:
@@ -68,7 +69,8 @@ def shell_steps(task: Task, *, database: bool = True) -> list[str]:
         case TaskKind.CEILINGS:
             steps = [["system", "--ceilings", *how]]
         case TaskKind.PROOFS:
-            steps = [["analyze", *model, "--prove", "--write", "improved"]]
+            where = _given([("--backend", task.backend), ("--device", task.device)])
+            steps = [["analyze", *model, *_words([*where, *conditions]), "--prove", "--write", "improved"]]
     steps[-1] += _words(_given([("--db", task.database if database else None), ("--again", task.again)]))
     steps[-1] += ["--kernels"] if task.kernels else []
     return [shlex.join(["dlbricks", *words]) for words in steps]
@@ -78,6 +80,8 @@ def model_words(source: ModelSource) -> list[str]:
     """Return the arguments of a model."""
     words = [source.zoo or str(source.path or source.name), *_words(_given([("--batch", source.batch)]))]
     words += _words(("--dim", f"{name}={size}") for name, size in source.dims)
+    words += _words(("--value", f"{name}={text}") for name, text in source.given.values)
+    words += _words(("--data", str(path)) for path in source.given.files)
     words += ["--follow-links"] if source.path is not None and follows_links() else []
     observed = any(choice.how is How.OBSERVED for choice in source.control)
     return [
@@ -122,8 +126,17 @@ def _spelled(value: object) -> object:
 
 def with_command(reason: str | None, entry: Estimate) -> str | None:
     """Return a reason with a command if the model is not measured."""
-    unmeasured = entry.truth.remedy is not None and reason is not None and reason == entry.truth.reason
-    return f"{reason}; run `dlbricks measure MODEL`" if unmeasured else reason
+    task = entry.truth.remedy
+    unmeasured = task is not None and reason is not None and reason == entry.truth.reason
+    return f"{reason}: {shell_command(task)}" if unmeasured and task is not None else reason
+
+
+def proof_command(entry: Estimate) -> str:
+    """Return the command that tries every remedy of a model."""
+    source = entry.model.source
+    if entry.evidence is None:
+        return shell_command(Task(TaskKind.PROOFS, source))
+    return shell_command(entry.evidence.request.remedies.proofs(source))
 
 
 def why_unbounded(entry: Estimate) -> str | None:

@@ -28,6 +28,7 @@ from dlbricks.analyzer.rewriting.rewrite import Rewrite, RewriteGraph
 from dlbricks.analyzer.rewriting.search import Search, SearchRequest, step_path
 from dlbricks.errors import DlbricksError
 from dlbricks.models.subgraphs import rename
+from dlbricks.models.user_inputs import UserInputs
 from figures import parser, read, write
 from onnx import numpy_helper
 from traps.trap import DIFFERENT, Trap, apart, outputs
@@ -108,7 +109,7 @@ def tried(made: Trap, budget_s: float, *, everything: bool) -> dict[str, Any]:
         dims = dict(sizes(made))
         request = SearchRequest(str(path), name, dims=tuple(dims.items()), budget_s=budget_s, everything=everything)
         try:
-            subject = read_subject(path, None, dims, [data])
+            subject = read_subject(path, None, dims, UserInputs((data,)))
             found = Search(subject, request).run(ENGINES)
         except DlbricksError as error:
             return {"steps": [], "wrong": False, "difference": 0.0, "error": str(error), "rejected": []}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ..errors import DlbricksError, unforeseen
 from ..models import ModelSource
+from ..models.user_inputs import spelled_option
 from .cutting.sequences import KeyedWindow, sequences
 from .graph.footprint import footprint, level_name, own_level
-from .graph.model_graph import ExecutedModel, ModelGraph
-from .layer import LayerSequence
+from .graph.model_graph import ExecutedModel, ModelGraph, deciding_inputs
+from .layer import LayerSequence, TensorType
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +56,13 @@ class Decomposition:
         """Name of its footprint class."""
         return level_name(self.footprint_class)
 
+    @property
+    def invented(self) -> dict[str, TensorType]:
+        """Inputs whose values decide shapes or time, and nobody gave: seeded values stand for them."""
+        given = self.source.given.names()
+        kinds = {name: self.own.inputs[name] for name in deciding_inputs(self.own) if name not in given}
+        return {name: kind for name, kind in kinds.items() if kind is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class Failed:
@@ -82,7 +92,13 @@ def footprint_class(graph: ModelGraph) -> int:
     return own_level(graph.control, footprint(graph))
 
 
-T = TypeVar("T")
+def suspects(invented: Mapping[str, TensorType]) -> str:
+    """Return words on inputs whose seeded values may be what the runtime refuses; empty without any."""
+    if not invented:
+        return ""
+    listed = ", ".join(map(repr, invented))
+    options = " ".join(dict.fromkeys(spelled_option(name, kind.shape) for name, kind in invented.items()))
+    return f" (suspect: the values of {listed} are made up; give yours with {options})"
 
 
 def attempt(source: ModelSource, do: Callable[[ModelSource], T]) -> T | Failed:

@@ -21,7 +21,6 @@ from .models import (
     assumed_dimensions,
     contexts,
     custom_ops_option,
-    data_option,
     dimension,
     flag,
     known_models,
@@ -306,7 +305,6 @@ def analyze(*, fail_on: float | None, database: str, **options: Any) -> None:
     "--noise-ok",
     "Accept changes of the last digits beyond the model's own noise, up to 0.001 of an output's largest value.",
 )
-@data_option("compared on them too, timed on the first; repeatable.", multiple=True)
 @shared.measuring_options
 def improve(*, out: Path | None, database: str, **options: Any) -> None:
     """Write a faster file that computes the same for every input: each rewrite is proven, then timed.

@@ -34,7 +34,6 @@ from .models import (
     POSITIVE,
     binding_options,
     custom_ops_option,
-    data_option,
     flag,
     known_models,
     limits_option,
@@ -242,7 +241,6 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @shared.since_option
 @shared.node_options
 @flag("--kernels", "Also record the kernels, in a separate pass after timing.")
-@data_option("latencies on them are stored apart.")
 @flag("--alone", "Also run each model in a process of its own: its memory, and percentiles of single executions.")
 @limits_option(
     "'latency>10ms', 'p95>15ms', 'memory>200MB', 'load>2s', 'size>50MB'; repeatable. p95 and memory imply --alone.",

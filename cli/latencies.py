@@ -22,7 +22,6 @@ from .models import (
     ALONE,
     NEW_FOLDER,
     PLACE,
-    data_option,
     flag,
     limit_of,
     model_arguments,
@@ -242,7 +241,6 @@ def two_versions(text: str) -> tuple[str, str]:
 )
 @option("--budget budget_s", "Files, versions: time limit, even if verdicts are unclear (60s, 120s).", seconds)
 @flag("--alone", "Two files: also run each in a process of its own, for its memory.")
-@data_option("two files: outputs are compared on all, and the first is timed; repeatable.", multiple=True)
 @shared.quiet_option
 @shared.wait_option
 @option(
@@ -264,7 +262,6 @@ def compare(
     write_to: Path | None,
     budget_s: float | None,
     fail_on: tuple[str | Limit, ...],
-    data: tuple[Path, ...],
     alone: bool,
     plot: Path | None,
     database: str,
@@ -286,12 +283,11 @@ def compare(
     if write_to is not None:
         raise UsageError("--write is for --versions", remedy="leave it out")
     if by == "file" or (by is None and _two_files(options["models"])):
-        _gate(options, 60.0 if budget_s is None else budget_s, fail_on, data, alone=alone, layers=layers)
+        _gate(options, 60.0 if budget_s is None else budget_s, fail_on, alone=alone, layers=layers)
         return
-    if data or alone:
-        name = "data" if data else "alone"
-        raise UsageError(f"--{name} is for two files that run now, and stored results are compared",
-                         remedy=f"give two files, or use 'measure --{name}'")  # fmt: skip
+    if alone:
+        raise UsageError("--alone is for two files that run now, and stored results are compared",
+                         remedy="give two files, or use 'measure --alone'")  # fmt: skip
     if limit := next((limit for limit in fail_on if not isinstance(limit, str)), None):
         raise UsageError(f"{limit.text!r} is a limit on two files, and stored results are compared",
                          remedy="use 'measure --fail-on', or give two files")  # fmt: skip
@@ -351,7 +347,7 @@ def _versions(
     from ..analyzer.comparison.runtime_versions import compare_versions
     from ..analyzer.report.answers.versions import versions_answer
 
-    _refuse(("by", "alone", "data", *_STORED), "two versions")
+    _refuse(("by", "alone", *_STORED), "two versions")
     if limit := next((limit for limit in fail_on if not isinstance(limit, str)), None):
         raise UsageError(f"{limit.text!r} is a limit on two files, and two versions run", remedy="use a verdict")
     sources = take_models(options)
@@ -380,7 +376,6 @@ def _gate(
     options: dict[str, Any],
     budget_s: float,
     fail_on: tuple[str | Limit, ...],
-    data: tuple[Path, ...],
     *,
     alone: bool,
     layers: bool,
@@ -395,7 +390,6 @@ def _gate(
         comparison = gate(
             *sources,
             budget_s=budget_s,
-            data=data,
             alone=alone or any(limit.figure in ALONE for limit in limits),
             layers=layers,
             progress=progress,

@@ -130,6 +130,14 @@ def dimension(text: str) -> tuple[str, tuple[int, ...]]:
     return name, values
 
 
+def input_value(text: str) -> tuple[str, str]:
+    """NAME=NUMBER[,NUMBER...]; the name itself may hold an equals sign."""
+    name, _, numbers = text.rpartition("=")
+    if not (name and numbers):
+        raise click.BadParameter(f"{text!r} is not NAME=NUMBER; write ratio=0.5 or size=1,3,64,64")
+    return name, numbers
+
+
 def setting(text: str) -> tuple[str, str]:
     """NAME=VALUE."""
     name, equals, value = text.partition("=")
@@ -178,18 +186,6 @@ def limits_option(examples: str, *figures: str) -> Callable[[Command], Command]:
     """
     text = f"End with exit code 4 if a figure crosses the limit, 5 if it cannot be told: {examples}"
     return option("--fail-on limits", text, limit_of(*figures), multiple=True, metavar="LIMIT")
-
-
-def data_option(use: str, *, multiple: bool = False) -> Callable[[Command], Command]:
-    """Return the option ``--data`` with the user's own inputs.
-
-    Args:
-        use: What they are used for.
-        multiple: The option is repeatable.
-    """
-    text = f"Your own inputs, an array for each: {use}"
-    kind = click.Path(path_type=Path, exists=True, dir_okay=False)
-    return option("--data", text, kind, multiple=multiple, metavar="FILE.npz")
 
 
 def saving(text: str) -> float:
@@ -255,7 +251,7 @@ POSITIVE, NATURAL = click.IntRange(min=1), click.IntRange(min=0)
 _METAVARS: Mapping[Any, str] = {
     None: "NAME", POSITIVE: "N", NATURAL: "N", NEW_FILE: "FILE", seconds: "TIME", moment: "TIME", share: "SHARE",
     saving: "LIMIT", batches: "N[,N...]", threads: "N[,N...]", lengths: "N[,N...]|N..M", contexts: "N[,N...]|N..M",
-    dimension: "NAME=N[,N...]",
+    dimension: "NAME=N[,N...]", input_value: "NAME=X[,X...]",
     setting: "NAME=VALUE",
 }  # fmt: skip
 """What help calls a value, by its type."""
@@ -301,6 +297,20 @@ binding_options = stacked(
         metavar="[NODE=]N",
     ),
     option(
+        "--value values",
+        "Numbers of a small input whose value decides shapes or time, for example size=1,3,64,64; repeatable.",
+        input_value,
+        multiple=True,
+    ),
+    option(
+        "--data",
+        "Your own inputs, arrays by name; other inputs are seeded. The first file is timed, 'compare' and 'improve' "
+        "compare outputs on all; repeatable.",
+        click.Path(path_type=Path, exists=True, dir_okay=False),
+        multiple=True,
+        metavar="FILE.npz",
+    ),
+    option(
         "--follow-links",
         "Read external data through links that leave the model's folder.",
         is_flag=True,
@@ -342,13 +352,14 @@ def take_models(options: dict[str, Any], *, warn: bool = True) -> list[ModelSour
         warn: Write a warning for each file with a dimension that nobody gave.
 
     Raises:
-        UsageError: An argument is the folder of a suite.
+        UsageError: An argument is the folder of a suite, or a given value of an input fits no model.
     """
-    from ..models import find_models
+    from ..models import find_models, require_inputs
     from ..models.control_flow import read_choices
 
     control, observed = read_choices(options.pop("branches"), options.pop("trips"))
     models, batch = options.pop("models"), options.pop("batch") or ()
+    data, values = options.pop("data"), dict(options.pop("values"))
     for argument in models:
         _refuse_suite(Path(argument))
     several: dict[str, tuple[int, ...]] = dict(options.pop("dims"))
@@ -356,10 +367,11 @@ def take_models(options: dict[str, Any], *, warn: bool = True) -> list[ModelSour
     for sizes in itertools.product(*several.values()):
         dims = dict(zip(several, sizes, strict=True))
         ends = "".join(f"@{name}={size}" for name, size in dims.items() if len(several[name]) > 1)
-        for source in find_models(models, batches=batch, dims=dims, control=control):
+        for source in find_models(models, batches=batch, dims=dims, control=control, data=data, values=values):
             name = source.name if source.problem else f"{source.name}{ends}"
             sources_by_name.setdefault(name, dataclasses.replace(source, name=name))
     sources = list(sources_by_name.values())
+    require_inputs(sources)
     if warn:
         _warn_of_assumed(sources)
     if observed:

@@ -89,5 +89,8 @@ class Remedies(Protocol):
     def truth(self, source: ModelSource) -> Task | None:
         """Measure the whole model."""
 
+    def proofs(self, source: ModelSource) -> Task:
+        """Try every remedy of the model."""
+
     def ceilings(self) -> Task:
         """Measure the machine's ceilings."""

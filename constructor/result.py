@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..bricks.layer import Cutting, LayerState
+from ..bricks.layer import Cutting, LayerState, TensorType
 from ..bricks.suite.brick import BrickTypes
 from ..db.values import Verdict
 from .choice import Query
@@ -180,6 +180,11 @@ class EstimatedModel:
     def bound(self) -> dict[str, int]:
         """Sizes of dynamic dimensions."""
         return {} if self.decomposition is None else dict(self.decomposition.graph.bound)
+
+    @property
+    def invented(self) -> dict[str, TensorType]:
+        """Inputs with made-up values that decide shapes or time."""
+        return {} if self.decomposition is None else self.decomposition.invented
 
     @property
     def level(self) -> str | None:

@@ -465,6 +465,9 @@ class Combination(Circumstances):
 LABEL = "label"
 """Name under which a run stores the owner's name of the measured state, such as a commit."""
 
+SIZES, GIVEN = "dims", "given"
+"""Options of a run with the sizes of its models' dimensions, and digests of the values given for their inputs."""
+
 MODELS = "models"
 """Name under which a run stores the names of its models, by key."""
 
@@ -503,6 +506,16 @@ class Run:
     def measured(self, name: str) -> str | None:
         """Return the key of the model with this name in the run; None for an unknown name."""
         return next((key for key, other in self.models.items() if other == name), None)
+
+    def of_model(self, what: str, key: str) -> object:
+        """Return what the run noted of one of its models; None if it noted nothing.
+
+        Args:
+            what: ``SIZES`` or ``GIVEN``.
+            key: The model's key.
+        """
+        noted = self.options.get(what)
+        return noted.get(key) if isinstance(noted, Mapping) else None
 
     @property
     def label(self) -> str:

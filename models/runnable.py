@@ -21,6 +21,7 @@ from .normal import NormalForm, normalise
 from .reader import external_locations, read_full, read_structure
 from .skeleton import Skeleton, is_weight
 from .subgraphs import declared_shape
+from .user_inputs import InputType
 
 # From a model file to its skeleton: read, bring into normal form, bind.
 
@@ -128,12 +129,16 @@ class Runnable:
         synthetic: True if weights are graph inputs with ``role=weight``, to be filled with seeded values.
         overrides: ``dim_param`` to value, for the runtime's free-dimension overrides.
         inputs: Name, element type (ONNX's name in lower case) and static shape of each activation input.
+        feeds: npz files with the user's own values of inputs: the first is timed; the other inputs get seeded values.
+        partner: npz file with the inputs of a model that it is compared with; it shares those of the same names.
     """
 
     path: Path
     synthetic: bool
     overrides: tuple[tuple[str, int], ...] = ()
-    inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    inputs: tuple[InputType, ...] = ()
+    feeds: tuple[Path, ...] = ()
+    partner: Path | None = None
 
 
 def runnable_file(
@@ -180,7 +185,7 @@ def runnable_file(
     return Runnable(target, synthetic=False, inputs=inputs)
 
 
-def _better_unbound(path: Path, skeleton: Skeleton, inputs: Sequence[tuple[str, str, tuple[int, ...]]]) -> bool:
+def _better_unbound(path: Path, skeleton: Skeleton, inputs: Sequence[InputType]) -> bool:
     """Return True if the file accepts these inputs and has branches, some of which may be impossible with them.
 
     A branch that is never taken, for example for another sampling rate, may contradict a shape that binding writes into
@@ -208,7 +213,7 @@ def runnable_recipe(skeleton: Skeleton, directory: Path, *, name: str) -> Runnab
     return Runnable(target, synthetic=True, inputs=_inputs(target, skeleton))
 
 
-def _inputs(path: Path, skeleton: Skeleton) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+def _inputs(path: Path, skeleton: Skeleton) -> tuple[InputType, ...]:
     inputs = []
     for value in skeleton.model.graph.input:
         if is_weight(value):

@@ -6,6 +6,7 @@ use the same form, so that one runner can execute all three.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ LOW = -1e4
 
 _ROLE, _WEIGHT = "role", "weight"
 _VALUES, _CAUSAL = "values", "causal"
+_GIVEN = "given"
 _MASKS = {TensorProto.FLOAT, TensorProto.FLOAT16}
 _MASK_ELEMENTS = 8192 * 8192
 """Maximum elements of an inspected mask."""
@@ -49,6 +51,7 @@ class Skeleton:
         control: The given courses of its control flow, which is then expanded (``bricks.graph.control``); None to keep
             it, as in a brick.
         overridable: Constants that a caller may override (``NormalForm``).
+        given: Digest of the user's own input values; empty without any. The small ones are marked (``given_value``).
     """
 
     model: onnx.ModelProto
@@ -57,6 +60,7 @@ class Skeleton:
     path: Path | None = None
     control: tuple[CourseChoice, ...] | None = None
     overridable: frozenset[str] = frozenset()
+    given: str = ""
 
 
 def is_weight(value: onnx.ValueInfoProto) -> bool:
@@ -82,6 +86,24 @@ def mark_causal(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     if not is_causal(value):
         value.metadata_props.add(key=_VALUES, value=_CAUSAL)
     return value
+
+
+def given_value(value: onnx.ValueInfoProto) -> npt.NDArray[Any] | None:
+    """Return the user's own value of a graph input; None if it is not given."""
+    for entry in value.metadata_props:
+        if entry.key == _GIVEN:
+            tensor = value.type.tensor_type
+            kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+            return np.array(json.loads(entry.value)).astype(kind).reshape([dim.dim_value for dim in tensor.shape.dim])
+    return None
+
+
+def mark_given(graph: onnx.GraphProto, values: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Mark graph inputs with the user's own values (in place): numbers of up to ``KEPT_ELEMENTS`` elements."""
+    for value in graph.input:
+        array = values.get(value.name)
+        if array is not None and array.size <= KEPT_ELEMENTS and array.dtype.kind in "biuf":
+            value.metadata_props.add(key=_GIVEN, value=json.dumps(array.tolist()))
 
 
 def hides_future(values: npt.NDArray[Any]) -> bool:

@@ -14,13 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
 
 from ..errors import BrokenModel, DlbricksError, ModelError, ModelNotFound, UsageError
-from .control_flow import CourseChoice
+from .control_flow import CourseChoice, require_bounded
 from .dimensions import DimensionKind, classify_name
 from .reader import EXTERNAL_MARK, external_locations
 from .runnable import Edit, Runnable, load_kinds, load_skeleton, runnable_file, runnable_recipe
-from .skeleton import Skeleton
+from .skeleton import Skeleton, mark_given
+from .user_inputs import NOTHING_GIVEN, UserInputs, input_types, spelled_type, write_arrays
 
 _SUFFIX = ".onnx"
 
@@ -37,6 +41,7 @@ class ModelSource:
         batch: Value of the batch dimension; None for 1, or the value fixed by the file.
         dims: Value by dimension name.
         control: The given courses of control flow.
+        given: The user's own values of inputs.
         problem: Why the model does not exist, for an argument without a match.
     """
 
@@ -46,6 +51,7 @@ class ModelSource:
     batch: int | None = None
     dims: tuple[tuple[str, int], ...] = ()
     control: tuple[CourseChoice, ...] = ()
+    given: UserInputs = NOTHING_GIVEN
     problem: DlbricksError | None = None
 
     def skeleton(self) -> Skeleton:
@@ -53,11 +59,23 @@ class ModelSource:
 
         Raises:
             ModelError: The model cannot be read or bound.
-            UsageError: ``batch`` and ``dims`` contradict each other.
+            UsageError: ``batch`` and ``dims`` contradict each other, or a given value does not fit its input.
         """
         if self.path is not None and self.problem is None:
-            return load_skeleton(self.path, batch=self.batch, dims=dict(self.dims), control=self.control)
-        return self._recipe()
+            skeleton = load_skeleton(self.path, batch=self.batch, dims=dict(self.dims), control=self.control)
+        else:
+            skeleton = self._recipe()
+        graph = skeleton.model.graph
+        feeds = self.given.of(input_types(graph)) if self.given else ()
+        numbers = {name: int(array.item()) for name, array in (*feeds, {})[0].items() if _is_whole_number(array)}
+        try:
+            require_bounded(graph, numbers)
+        except ModelError as error:
+            raise type(error)(f"{self.path or self.name}: {error.message}", remedy=error.remedy) from error
+        if not self.given:
+            return skeleton
+        mark_given(graph, (*feeds, {})[0])
+        return replace(skeleton, given=self.given.digest())
 
     def runnable(self, directory: Path, *, edit: Edit | None = None) -> Runnable:
         """Return the whole model in the form that a runtime loads.
@@ -69,11 +87,19 @@ class ModelSource:
 
         Raises:
             ModelError: The model cannot be read, bound or written.
+            UsageError: A given value does not fit its input.
         """
         if self.path is not None and self.problem is None:
             dims = dict(self.dims)
-            return runnable_file(self.path, directory, name=self.name, batch=self.batch, dims=dims, edit=edit)
-        return runnable_recipe(self._recipe(), directory, name=self.name)
+            runnable = runnable_file(self.path, directory, name=self.name, batch=self.batch, dims=dims, edit=edit)
+        else:
+            runnable = runnable_recipe(self._recipe(), directory, name=self.name)
+        feeds = self.given.of(runnable.inputs)
+        files = tuple(directory / f"inputs-{number}.npz" for number in range(len(feeds)))
+        for path, arrays in zip(files, feeds, strict=True):
+            directory.mkdir(parents=True, exist_ok=True)
+            write_arrays(path, arrays)
+        return replace(runnable, feeds=files)
 
     def open_dimensions(self) -> dict[str, DimensionKind]:
         """Return the kind of each selectable dimension, by name; the batch of a zoo model is not included.
@@ -103,12 +129,18 @@ class ModelSource:
         return structure(zoo, batch=self.batch, dims=dict(self.dims))
 
 
+def _is_whole_number(array: npt.NDArray[Any]) -> bool:
+    return array.size == 1 and array.dtype.kind in "biu"
+
+
 def find_models(
     arguments: Sequence[str | Path],
     *,
     batches: Sequence[int] = (),
     dims: Mapping[str, int] | None = None,
     control: Sequence[CourseChoice] = (),
+    data: Sequence[Path] = (),
+    values: Mapping[str, str] | None = None,
 ) -> list[ModelSource]:
     """Find the models that the arguments name.
 
@@ -121,6 +153,8 @@ def find_models(
         batches: Batches of each model; empty for each model's own.
         dims: Value by dimension name.
         control: Courses of control flow that the files do not fix (``models.control_flow.read_choices``).
+        data: npz files with your own values of inputs: the first is timed. The other inputs get seeded values.
+        values: Numbers of small inputs by name, as text: ``{"ratio": "0.5", "size": "1,3,64,64"}``.
 
     Returns:
         One source per model and batch. An argument without a match is a source with a ``problem``.
@@ -142,6 +176,7 @@ def find_models(
     sources = list(sources_by_key.values())
     names = _unique_names(sources)
     sizes: list[int | None] = [*dict.fromkeys(batches)] or [None]
+    given = UserInputs(tuple(data), tuple((values or {}).items()))
     return [
         replace(
             source,
@@ -149,10 +184,37 @@ def find_models(
             batch=batch,
             dims=tuple((dims or {}).items()),
             control=tuple(control),
+            given=given,
         )
         for source, name in zip(sources, names, strict=True)
         for batch in (sizes if source.problem is None else sizes[:1])
     ]
+
+
+def require_inputs(sources: Sequence[ModelSource]) -> None:
+    """Check the user's own values of inputs before anything is measured with them.
+
+    Args:
+        sources: The models. Models that cannot be read are left to the command.
+
+    Raises:
+        UsageError: No model has such an input, the message lists the known ones; or a value does not fit its input.
+    """
+    known: dict[str, str] = {}
+    options: dict[str, str] = {}
+    for source in sources:
+        if not source.given or source.problem is not None:
+            continue
+        try:
+            graph = source.skeleton().model.graph
+        except ModelError:
+            continue
+        known |= {name: f"{name} {spelled_type(kind, shape)}" for name, kind, shape in input_types(graph)}
+        options |= source.given.names()
+    for name, option in options.items():
+        if name not in known:
+            there = ", ".join(known.values()) or "none"
+            raise UsageError(f"{option}: no model has an input '{name}'", remedy=f"there are: {there}")
 
 
 def _resolve(argument: str | Path) -> Iterator[ModelSource]:
@@ -251,7 +313,8 @@ def fingerprint(source: ModelSource) -> str | None:
     if parts is None:
         return None
     control = [[[choice.node, choice.course, choice.how] for choice in source.control]] if source.control else []
-    text = json.dumps([parts, source.batch, sorted(source.dims), *control])
+    given = [source.given.digest()] if source.given else []
+    text = json.dumps([parts, source.batch, sorted(source.dims), *control, *given])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -8,7 +8,7 @@ Processes are added until the verdict is clear, or the budget is spent.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,11 +23,10 @@ from ...generator.machine.cores import physical_cores
 from ...generator.machine.lock import work_clock
 from ...generator.measurement.alone import Alone, run_alone
 from ...generator.measurement.settings import MeasurementSettings
-from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
+from ...generator.measurement.trial import Contender, SharedValue, Trial, TrialPair, place_of, try_out
 from ...generator.progress import ProgressCallback
 from ...generator.worker.messages import Place
-from ...models import ModelSource
-from ...models.user_inputs import check_inputs
+from ...models import ModelSource, require_inputs
 from ...tabular import Field, Records, Tabular, fields, record_of
 from .changed_layers import LayerChanges, changed_layers
 from .difference import MINIMUM_EFFECT, Difference, Levels, Relation, check_minimum_effect, paired, relation
@@ -52,8 +51,43 @@ FIELDS = (
     Field("new_ms", "new ms", "ms", path="levels.after_ms"),
     Field("ratio", "ratio ±95%", "ratio", interval="ratio_ci95", path="levels.difference.ratio"),
     *fields("ratio_ci95 p=levels.difference.p verdict reason minimum_effect detectable processes visits wall_s"),
-    *fields("largest_error stack=stack.key threads layers"),
+    *fields("largest_error stack=stack.key threads layers interface"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """The inputs and outputs that differ between two models, in name, type or shape.
+
+    Attributes:
+        inputs: The inputs that differ.
+        outputs: The outputs that differ.
+        unfed: Inputs of the new model, with their types, that the old one does not have in this shape, and nobody gave:
+            outputs then depend on other values, and are not compared.
+    """
+
+    inputs: tuple[SharedValue, ...] = ()
+    outputs: tuple[SharedValue, ...] = ()
+    unfed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Return True if something differs."""
+        return bool(self.inputs or self.outputs)
+
+    @property
+    def incomplete(self) -> bool:
+        """True if the new model lacks an output of the old one, or has it in another shape."""
+        return any(value.before is not None and value.error is None for value in self.outputs)
+
+    def record(self) -> dict[str, object]:
+        """Return the differences for JSON."""
+        return {
+            kind: [{"name": value.name, "old": value.before, "new": value.after} for value in values]
+            for kind, values in (("inputs", self.inputs), ("outputs", self.outputs))
+        }
+
+
+_ALIKE = Interface()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +104,13 @@ class Gate(Tabular):
         processes: Number of processes.
         visits: Visits of each model in all processes.
         wall_s: Wall time in seconds, without waiting for another process.
-        largest_error: Largest difference of the outputs, relative to the largest value of the old output.
+        largest_error: Largest difference of the outputs that both have in one shape, relative to the largest value of
+            the old output; None if none can be compared.
         stack: The runtime of both.
         threads: Its threads.
         alone: The old and the new model in processes of their own; None if that was not asked for.
         layers: The layers that differ; None if that was not asked for.
+        interface: The inputs and outputs that differ.
     """
 
     ANSWER = "report.answers.comparison.gate_answer"
@@ -88,11 +124,12 @@ class Gate(Tabular):
     processes: int
     visits: int
     wall_s: float
-    largest_error: float
+    largest_error: float | None
     stack: Stack
     threads: int
     alone: tuple[Alone, Alone] | None = None
     layers: LayerChanges | None = None
+    interface: Interface = _ALIKE
 
     @property
     def rows(self) -> tuple[Gate, ...]:
@@ -132,7 +169,7 @@ class Gate(Tabular):
 
     def records(self) -> Records:
         """One row."""
-        row = record_of(self, FIELDS) | asdict(self.stack.runtime)
+        row = record_of(self, FIELDS) | asdict(self.stack.runtime) | {"interface": self.interface.record()}
         for side, alone in zip(("old", "new"), self.alone or (), strict=False):
             row |= {f"{side}_{name}": value for name, value in alone.record().items()}
         return Records([row])
@@ -146,7 +183,6 @@ def gate(
     dtype: str = NATIVE,
     minimum_effect: float = MINIMUM_EFFECT,
     budget_s: float = 60.0,
-    data: Sequence[Path] = (),
     alone: bool = False,
     layers: bool = False,
     progress: ProgressCallback | None = None,
@@ -155,14 +191,12 @@ def gate(
     """Run two models alternately on this machine until the verdict is clear.
 
     Args:
-        old: The old model.
+        old: The old model. Outputs are compared on each set of its own inputs, and the first is timed.
         new: The new model; inputs with the same name get the same values.
         threads: Threads of the runtime; 0 means one per physical core.
         dtype: Precision.
         minimum_effect: Relative difference that matters.
         budget_s: Seconds after which no more visits are made.
-        data: npz files with an array for each input: outputs are compared on all, and the first is timed; none: seeded
-            inputs.
         alone: Afterwards, run each model in a process of its own, for its memory and the percentiles of its single
             executions; a few seconds each, which ``budget_s`` does not bound.
         layers: Afterwards, cut both models and measure their bricks for half of ``budget_s``, to tell which differ.
@@ -172,7 +206,7 @@ def gate(
     Raises:
         UsageError: The minimum effect is not positive, an option has a wrong value, the budget is far too small, or a
             file of data has other names, shapes or types than the inputs.
-        BackendError: The runtime cannot run one of the models, or inputs of the same name differ in their shapes.
+        BackendError: The runtime cannot run one of the models.
         BackendUnavailable: The runtime cannot be used here.
         MachineBusy: Another process is measuring.
         ModelError: A file is not a model.
@@ -184,20 +218,20 @@ def gate(
     """
     check_minimum_effect(minimum_effect)
     begun = work_clock()
+    require_inputs((old, new))
     place = place_of(runtime_from(fields), threads or len(physical_cores()), dtype)
     with TemporaryDirectory(prefix="dlbricks-gate-") as name:
         before, after = (
             Contender(run_as_given(source, Path(name) / str(number), write_out(source.skeleton()).control), place)
             for number, source in enumerate((old, new))
         )
-        for feeds in data:
-            check_inputs(feeds, before.runnable.path)
-        pair = TrialPair(before, after, label=new.name, feeds=tuple(data))
+        pair = TrialPair(before, after, label=new.name)
         trial = alternate(pair, minimum_effect, begun + budget_s, progress)
     if not trial.stacks:
         raise UsageError(f"{budget_s:.3g} s are over before the models are loaded", remedy="give a larger --budget")
     levels, detectable, verdict = judged(trial, minimum_effect)
-    sides = _alone([old, new], place, next(iter(data), None)) if alone else None
+    error, interface = _compared(trial, pair, new.given.names())
+    sides = _alone([old, new], place) if alone else None
     changes = changed_layers(old, new, place, budget_s=budget_s / 2, progress=progress) if layers else None
     return Gate(
         old.name,
@@ -209,19 +243,44 @@ def gate(
         len(trial.before_ns),
         trial.visits,
         work_clock() - begun,
-        trial.largest_error,
+        error,
         trial.stacks[0],
         place.threads,
         sides,
         changes,
+        interface,
     )
 
 
-def _alone(models: Sequence[ModelSource], place: Place, data: Path | None) -> tuple[Alone, Alone]:
+def _compared(trial: Trial, pair: TrialPair, given: Collection[str]) -> tuple[float | None, Interface]:
+    """Return how far the outputs of both models differ, and the inputs and outputs that differ.
+
+    Args:
+        trial: The trial.
+        pair: Its models.
+        given: Inputs with a value of the user's own.
+    """
+    input_names = {name for side in (pair.before, pair.after) for name, *_ in side.runnable.inputs}
+    inputs = [value for value in trial.values if value.name in input_names]
+    outputs = [value for value in trial.values if value.name not in input_names]
+    unfed = [
+        f"{value.name} {value.after}"
+        for value in inputs
+        if value.after is not None and value.error is None and value.name not in given
+    ]
+    errors = [value.error for value in outputs if value.error is not None]
+    changed_inputs, changed_outputs = (
+        tuple(value for value in values if value.before != value.after) for values in (inputs, outputs)
+    )
+    error = None if unfed else max(errors, default=None)
+    return error, Interface(changed_inputs, changed_outputs, tuple(unfed))
+
+
+def _alone(models: Sequence[ModelSource], place: Place) -> tuple[Alone, Alone]:
     """Return both models in processes of their own; raises the first error."""
     how = MeasurementSettings(place.runtime, Conditions(place.threads, "model", place.dtype))
     sides = []
-    for side in run_alone(models, how, data):
+    for side in run_alone(models, how):
         if isinstance(side, DlbricksError):
             raise side
         sides.append(side)

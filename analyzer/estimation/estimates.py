@@ -166,6 +166,7 @@ def estimate_record(entry: Estimate, *, explained: bool = True) -> dict[str, Any
         "roofline_reason": why_unbounded(entry),
         "missing": [_formed(brick) for brick in entry.parts.missing],
         "sequences": len(entry.parts.sequences),
+        "invented": list(entry.model.invented),
         "interpolated": None if entry.parts.interpolated is None else _interpolation(entry.parts.interpolated),
         "predicted": None if entry.parts.predicted is None else asdict(entry.parts.predicted),
         "control": [asdict(flow) | asdict(frame) for flow, frame in zip(entry.model.control, framing, strict=True)],

@@ -81,6 +81,10 @@ class Tasks:
         """Measure the whole model; None if no runtime here can in this precision."""
         return self._task(TaskKind.MODEL, source) if self._measurable("source") else None
 
+    def proofs(self, source: ModelSource) -> Task:
+        """Try every remedy of the model, from the stored results of this combination."""
+        return self._task(TaskKind.PROOFS, source)
+
     def ceilings(self) -> Task:
         """Measure the ceilings; only possible on the machine itself."""
         task = Task(TaskKind.CEILINGS, database=self._database)

@@ -32,7 +32,7 @@ from ...generator.machine.lock import machine_lock, work_clock
 from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from ...generator.network.export import as_file, refuse_itself, write_file
 from ...generator.progress import ProgressCallback
-from ...models import ModelSource
+from ...models import ModelSource, require_inputs
 from ...tabular import Records, Tabular, fields, record_of
 from ..comparison.difference import FEWEST_PROCESSES, paired
 from ..rewriting.copies import CopiedOutput
@@ -246,7 +246,6 @@ def improve(
     budget_s: float = 30.0,
     threads: int = 1,
     noise_ok: bool = False,
-    data: Sequence[Path] = (),
     settings: bool = True,
     store: Store | None = None,
     progress: ProgressCallback | None = None,
@@ -255,12 +254,12 @@ def improve(
 
     Args:
         source: A model file. Its batch and dimensions are the sizes to measure at. Dynamic dimensions stay dynamic.
+            Outputs are compared on its own inputs too, and the first set of them is timed.
         output: The file to write; None writes nothing.
         budget_s: Seconds for search and proof.
         threads: Threads of ONNX Runtime; 0 means one per physical core.
         noise_ok: Accept rewrites that change the last digits more than the model's own noise, up to 0.001 of an
             output's largest value.
-        data: npz files with an array for each input: outputs are compared on them, and the first is timed.
         settings: Also try settings of the runtime, such as denormal numbers as zero.
         store: Database that keeps the result for ``analyze`` and ``report``; not with ``noise_ok`` or ``data``.
         progress: Called between visits of the proof.
@@ -270,7 +269,7 @@ def improve(
         MachineBusy: Another process is measuring.
         ModelError: The file is not a model, or cannot be written.
         StoreError: The database cannot be written.
-        UsageError: A file of data does not fit the model, or ``output`` is the model.
+        UsageError: A given value does not fit its input, or ``output`` is the model.
 
     Example:
         >>> (source,) = find_models(["model.onnx"])  # doctest: +SKIP
@@ -280,15 +279,16 @@ def improve(
     begun = work_clock()
     if output is not None:
         refuse_itself(source, output)
+    require_inputs([source])
     number = threads or len(physical_cores())
     with tempfile.TemporaryDirectory(prefix="dlbricks-improve-") as name:
         file = as_file(source, Path(name))
         assert file.path is not None  # noqa: S101  # it is a file now
-        data_paths = tuple(str(path.resolve()) for path in data)
+        data = source.given.files
         libraries = tuple(files_of(asked()).values())
         request = SearchRequest(
-            str(file.path.absolute()), name, file.batch, file.dims, number, _SEARCHED * budget_s, noise_ok, data_paths,
-            libraries,
+            str(file.path.absolute()), name, file.batch, file.dims, number, _SEARCHED * budget_s, noise_ok,
+            tuple(str(path.absolute()) for path in data), source.given.values, libraries,
         )  # fmt: skip
         bench = _Bench(file, request, begun + budget_s, progress)
         chosen = bench.promising(SETTINGS if settings else {}, _LOOKED)
@@ -309,7 +309,7 @@ def improve(
             path = _written(outcome.model, output)
     improvement = Improvement(
         source.name, path, outcome.proof, outcome.changes, outcome.unproven, result.rejected, result.untried,
-        _rest(source, output, budget_s, threads, data) if result.untried else "",
+        _rest(source, output, budget_s, threads) if result.untried else "",
         max((step.error for step in result.steps), default=0.0), result.noise, result.tolerance, result.dynamic,
         result.shapes, result.hostile, len(data), number, work_clock() - begun, result.proving_s,
         result.copies, copies_proof, interrupted,
@@ -337,10 +337,9 @@ def _written(model: Path, output: Path) -> Path:
     return output
 
 
-def _rest(source: ModelSource, output: Path | None, budget_s: float, threads: int, data: Sequence[Path]) -> str:
+def _rest(source: ModelSource, output: Path | None, budget_s: float, threads: int) -> str:
     """Return the command that tries the rest."""
     words = ["dlbricks", "improve", *model_words(source), *(["-o", str(output)] if output else [])]
-    words += [word for path in data for word in ("--data", str(path))]
     words += ["--budget", f"{_LONGER * budget_s:.0f}s", "--threads", str(threads)]
     return shlex.join(words)
 
@@ -368,7 +367,7 @@ class _Bench:
 
     Args:
         source: The model as a file.
-        request: The search: its folder, its threads, the user's own inputs.
+        request: The search: its folder and its threads.
         until: When to stop, on the ``work_clock``.
         progress: Called between visits.
     """
@@ -376,7 +375,7 @@ class _Bench:
     def __init__(
         self, source: ModelSource, request: SearchRequest, until: float, progress: ProgressCallback | None
     ) -> None:
-        self._source, self._threads, self._data = source, request.threads, tuple(map(Path, request.data[:1]))
+        self._source, self._threads = source, request.threads
         self._until, self._progress, folder = until, progress, Path(request.folder)
         self._load_s, self._visit_s = _LOAD_S, _VISIT_S
         self._control = write_out(source.skeleton()).control
@@ -447,7 +446,7 @@ class _Bench:
         self, pairs: Sequence[tuple[_Side, _Side]], visits: int, processes: int, until: float
     ) -> list[Trial | None]:
         trial_pairs = [
-            TrialPair(self._contender(before), self._contender(after), label=self._source.name, feeds=self._data)
+            TrialPair(self._contender(before), self._contender(after), label=self._source.name)
             for before, after in pairs
         ]
         trials = try_out(trial_pairs, visits=visits, processes=processes, until=until, progress=self._progress)
@@ -456,6 +455,7 @@ class _Bench:
     def _contender(self, side: _Side) -> Contender:
         source = replace(self._source, path=side.path, name=side.path.stem)
         runnable = run_as_given(source, self.folder / side.path.stem, self._control)
+        runnable = replace(runnable, feeds=runnable.feeds[:1])  # the search compared outputs on all of them
         options = {**self._options, **side.options}
         return Contender(runnable, place_of(Runtime.of("onnxruntime", "cpu", options), self._threads))
 
@@ -578,7 +578,7 @@ def _findings_of(
 ) -> tuple[list[Finding], list[Finding]]:
     """Return proven changes as findings, and those without a proven saving."""
     whole = None if improvement.proof is None else (improvement.proof.saving, *improvement.proof.ci95)
-    code = improve_command(source, "improved.onnx")
+    code = improve_command(source, improvement.threads, "improved.onnx")
 
     def finding(change: ProvenChange, *, proven: bool) -> Finding:
         engine, _, what = change.kind.partition(": ")

@@ -24,7 +24,7 @@ from ...bricks.reference import CHAIN, OVERHEAD, built_in_key
 from ...constructor.choice import COLD, Query
 from ...db import Measurement, Run, Stack, Store, Subject
 from ...db.samples.statistics import Baseline
-from ...db.values import Visit
+from ...db.values import GIVEN, SIZES, Visit
 from ...generator.decomposition.cut import Cut
 from ...models import ModelSource
 from ...tabular import Records, Row, Tabular, fields, nested_rows, record_of
@@ -463,12 +463,24 @@ _TURNS = 2
 
 
 def _keys(model: Decomposition | Failed, runs: Collection[Run]) -> list[str]:
-    """Return the keys of a model's files: its own, and those that runs measured under its name before or after."""
+    """Return the keys of a model's files: its own, and those that runs measured under its name before or after.
+
+    Other sizes of its dimensions and other values of its inputs are other models.
+    """
     if isinstance(model, Failed):
         return []
     own = model.own.key
-    named = dict.fromkeys(key for run in runs for key, name in run.models.items() if name == model.name)
+    measured = ((run, key) for run in runs if (key := run.measured(model.name)) is not None)
+    named = dict.fromkeys(key for run, key in measured if _same_inputs(run, key, model))
     return [own, *(key for key in named if key != own and _is_one({own, key}, runs))]
+
+
+def _same_inputs(run: Run, key: str, model: Decomposition) -> bool:
+    """Return True if a run measured a model in the sizes of another one, and on the same given values."""
+    noted, bound = run.of_model(SIZES, key), model.own.bound
+    sizes: Mapping[str, object] = noted if isinstance(noted, Mapping) else {}
+    same_sizes = all(sizes.get(name, size) == size for name, size in bound.items())
+    return same_sizes and (run.of_model(GIVEN, key) or "") == model.own.given
 
 
 def _is_one(keys: set[str], runs: Collection[Run]) -> bool:

@@ -35,6 +35,7 @@ from .units import (
 
 if TYPE_CHECKING:
     from ...bricks.graph.control import ControlFlow
+    from ...bricks.layer import TensorType
     from ...constructor.result import Form, Framing
 
 
@@ -177,7 +178,14 @@ def only_errors(answer: Answer) -> list[str]:
     if not all(errors):
         return []
     named = [(str(row.get("name", "")), error) for row, error in zip(answer.results, errors, strict=True)]
-    return [str(line) for line in _joined([error if name in error else f"{name}: {error}" for name, error in named])]
+    return [
+        str(line) for line in _joined([error if _names(error, name) else f"{name}: {error}" for name, error in named])
+    ]
+
+
+def _names(error: str, name: str) -> bool:
+    """Return True if an error names the model: a short name may be part of a word."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", error) is not None
 
 
 def _error_of(row: Row) -> str:
@@ -522,6 +530,19 @@ def dimension_lines(models: Iterable[tuple[str, Mapping[str, int]]]) -> list[str
             alike.setdefault(values_of(bound), []).append(name)
     lines = [f"dimensions: {values} ({listed(names, _MODELS)})" for values, names in alike.items()]
     return at_most(lines, _LINES, of=" sets of dimensions", indent="")
+
+
+def invented_lines(models: Iterable[tuple[str, Mapping[str, TensorType]]]) -> list[str]:
+    """Return one line per model with inputs whose made-up values decide shapes or time."""
+    from ...models.user_inputs import spelled_option, spelled_type  # imports ONNX, and few answers need it
+
+    lines = []
+    for name, invented in models:
+        if invented:
+            inputs = ", ".join(f"{key} {spelled_type(kind.dtype, kind.shape)}" for key, kind in invented.items())
+            options = " ".join(dict.fromkeys(spelled_option(key, kind.shape) for key, kind in invented.items()))
+            lines.append(f"{name}: made-up values decide shapes or time: {inputs}; give yours with {options}")
+    return at_most(lines, _LINES, of=" models with made-up values", indent="")
 
 
 def control_lines(

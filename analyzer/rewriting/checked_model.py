@@ -18,12 +18,12 @@ from onnx import helper, numpy_helper
 
 from ...bricks.operators import Trait, having
 from ...errors import DlbricksError, ModelError
-from ...generator.network.inputs import InputType, make_inputs
+from ...generator.network.inputs import make_inputs
 from ...models.binding import apply, plan
 from ...models.normal import NormalForm, normalise
 from ...models.reader import read_full
 from ...models.subgraphs import static_shape
-from ...models.user_inputs import read_inputs
+from ...models.user_inputs import NOTHING_GIVEN, InputType, UserInputs
 from .recording import Feeds
 from .rewrite import Array
 
@@ -67,6 +67,7 @@ class CheckedModel:
         is_altered: The model has another form than the file: constants in place of nodes and of inputs.
         feeds: Sets of inputs at the measured shape, the user's own first.
         data: Number of the user's own sets.
+        values: The values that all sets of inputs share.
         bound: Sizes of dynamic dimensions at the measured shape; empty for a static model.
     """
 
@@ -78,13 +79,14 @@ class CheckedModel:
     feeds: tuple[Feeds, ...]
     data: int
     bound: Mapping[str, int]
+    values: UserInputs = NOTHING_GIVEN
 
     def at(self, sizes: Mapping[str, int], *, seed: int = 1) -> Feeds | None:
         """Return inputs at other sizes of the dynamic dimensions; None if the model cannot be bound to them."""
         other = _copy_of_structure(self.model)
         with contextlib.suppress(DlbricksError):  # another size need not be possible
             apply(other, plan(other, dims=dict(sizes)))
-            return _feeds(other, _SCALES[:1], _large(self.model), first=seed)[0]
+            return _feeds(other, _SCALES[:1], _large(self.model), self.values, first=seed)[0]
         return None
 
     def other_shapes(self) -> Iterator[Feeds]:
@@ -100,9 +102,15 @@ class CheckedModel:
 
     def hostile(self) -> Iterator[tuple[str, Feeds]]:
         """Yield inputs that guards exist for, each with a name; some may be illegal for the model."""
-        usual = self.feeds[self.data]
+        usual, fixed = self.feeds[self.data], self.values.names()
         for name, change in _HOSTILE.items():
-            yield name, {key: np.asarray(change(np.random.default_rng(5), array)) for key, array in usual.items()}
+            yield (
+                name,
+                {
+                    key: array if key in fixed else np.asarray(change(np.random.default_rng(5), array))
+                    for key, array in usual.items()
+                },
+            )
         if not self.bound:
             return
         largest = max(array.size for array in usual.values())
@@ -182,36 +190,37 @@ _HOSTILE: Mapping[str, Callable[[np.random.Generator, Array], Array]] = {
 """Changes of inputs, by name."""
 
 
-def read_subject(path: Path, batch: int | None, dims: Mapping[str, int], data: Sequence[Path] = ()) -> CheckedModel:
+def read_subject(
+    path: Path, batch: int | None, dims: Mapping[str, int], given: UserInputs | None = None
+) -> CheckedModel:
     """Read a model file.
 
     Args:
         path: The file.
         batch: Batch to measure at; a batch that the file fixes is changed.
         dims: Values of dynamic dimensions to measure at.
-        data: Files of the user's own inputs.
+        given: The user's own inputs: each file is a set, and its other inputs are seeded; single values are in every
+            set.
 
     Raises:
         ModelError: The file cannot be read or bound.
-        UsageError: A file of data has other names, shapes or types.
+        UsageError: A given value has another shape or type than its input.
     """
     normal, external, altered = _with_weights(path)
     model, overridable = normal.model, normal.overridable
     bound = _copy_of_structure(model)
     binding = plan(bound, batch=batch, dims=dims)
     apply(bound, binding)
-    user_feeds = tuple(_user_inputs(file, bound, _large(model)) for file in data)
-    feeds = _feeds(bound, _SCALES, _large(model))
+    given = given or NOTHING_GIVEN
+    values, large = UserInputs(values=given.values), _large(model)
+    feeds = _feeds(bound, _SCALES, large, values)
+    user_feeds = tuple({**feeds[0], **arrays} for arrays in given.of(_inputs(bound, large))) if given.files else ()
     if binding.rebatch is not None:
         apply(model, binding)
     sizes = {} if binding.rebatch is not None else dict(binding.bound)
-    return CheckedModel(path, model, overridable, external, altered, (*user_feeds, *feeds), len(user_feeds), sizes)
-
-
-def _user_inputs(path: Path, bound: onnx.ModelProto, large: frozenset[str]) -> Feeds:
-    """Read the user's own inputs of a bound model; raises as ``read_inputs``. ``large`` are its constants."""
-    constants = {tensor.name for tensor in bound.graph.initializer} | large
-    return read_inputs(path, {value.name: value.type for value in bound.graph.input if value.name not in constants})
+    return CheckedModel(
+        path, model, overridable, external, altered, (*user_feeds, *feeds), len(user_feeds), sizes, values
+    )
 
 
 def _with_weights(path: Path) -> tuple[NormalForm, bool, bool]:
@@ -265,21 +274,11 @@ def _large(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def _feeds(
-    bound: onnx.ModelProto, scales: Sequence[float], large: frozenset[str], *, first: int = 0
+    bound: onnx.ModelProto, scales: Sequence[float], large: frozenset[str], values: UserInputs, *, first: int = 0
 ) -> tuple[Feeds, ...]:
     """Return sets of inputs. In all but number 0 integers and booleans vary: masks of ones would hide their effect."""
-    constants = {tensor.name for tensor in bound.graph.initializer} | large
-    compared = _compared(bound)
-    types = list[InputType]()
-    for value in bound.graph.input:
-        if value.name in constants:
-            continue
-        shape = static_shape(value.type)
-        if shape is None:
-            raise ModelError(f"input '{value.name}' has no static shape", remedy="give its dimensions")
-        kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
-        types.append((value.name, kind, shape))
-    usual = make_inputs(bound, types, seed=0)[0]
+    compared, types = _compared(bound), _inputs(bound, large)
+    usual, fixed = make_inputs(bound, types, seed=0)[0], next(iter(values.of(types)), {})
     return tuple(
         {
             name: np.asarray(
@@ -292,8 +291,28 @@ def _feeds(
             )
             for name, array in make_inputs(bound, types, seed=seed)[0].items()
         }
+        | fixed
         for seed, scale in enumerate(scales, start=first)
     )
+
+
+def _inputs(bound: onnx.ModelProto, large: frozenset[str]) -> list[InputType]:
+    """Return the types of the inputs of a bound model; ``large`` are its constants among them.
+
+    Raises:
+        ModelError: An input has no static shape.
+    """
+    constants = {tensor.name for tensor in bound.graph.initializer} | large
+    types = list[InputType]()
+    for value in bound.graph.input:
+        if value.name in constants:
+            continue
+        shape = static_shape(value.type)
+        if shape is None:
+            raise ModelError(f"input '{value.name}' has no static shape", remedy="give its dimensions")
+        kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+        types.append((value.name, kind, shape))
+    return types
 
 
 def _varied(array: Array, usual: Array, seed: int, compared: _Numbers) -> Array:

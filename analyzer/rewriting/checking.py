@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,7 @@ class Checker:
     def _refer(self, feeds: Feeds, reasons: list[str]) -> bool:
         """Compare models on some inputs from now on, if the original accepts them."""
         try:
-            reference = _reference(self.runner, self._plain, feeds, self._least)
+            reference = _reference(self.runner, self._plain, feeds, self._least, self._subject.values.names())
         except Exception as error:  # noqa: BLE001  # an input may be illegal, or another shape impossible
             reasons.append(" ".join(str(error).split())[:200])
             return False
@@ -191,7 +191,7 @@ class Checker:
                 if time.perf_counter() > until:
                     break
                 try:
-                    outputs, noise = _outputs(self.runner, self._plain, feeds)
+                    outputs, noise = _outputs(self.runner, self._plain, feeds, self._subject.values.names())
                 except Exception:  # noqa: BLE001, S112  # the model does not accept them
                     continue
                 if noise < _CHAOTIC:  # otherwise rounding decides the outputs
@@ -219,9 +219,9 @@ def _compared(runner: Any, references: Iterable[_Reference]) -> CheckVerdict:
     return CheckVerdict(largest, "")
 
 
-def _reference(runner: Any, plain: Any, feeds: Feeds, least: float) -> _Reference | None:
+def _reference(runner: Any, plain: Any, feeds: Feeds, least: float, fixed: Collection[str]) -> _Reference | None:
     """Return the outputs for one set of inputs with their noise; None if they are not finite."""
-    outputs, noise = _outputs(runner, plain, feeds)
+    outputs, noise = _outputs(runner, plain, feeds, fixed)
     if not np.isfinite(noise) or any(
         isinstance(value, np.ndarray) and value.dtype.kind == "f" and np.isnan(value).any() for value in outputs
     ):
@@ -229,14 +229,14 @@ def _reference(runner: Any, plain: Any, feeds: Feeds, least: float) -> _Referenc
     return _Reference(feeds, outputs, noise, min(max(least, _FACTOR * noise), max(_MOST, least)))
 
 
-def _outputs(runner: Any, plain: Any, feeds: Feeds) -> tuple[Sequence[Any], float]:
-    """Return the outputs for some inputs, and their difference by rounding alone."""
+def _outputs(runner: Any, plain: Any, feeds: Feeds, fixed: Collection[str]) -> tuple[Sequence[Any], float]:
+    """Return the outputs for some inputs, and their difference by rounding alone; ``fixed`` inputs stay."""
     outputs = runner.run(None, dict(feeds))
     random = np.random.default_rng(0)
     with np.errstate(all="ignore"):
         shaken = {
             name: np.asarray(array * (1 + _JITTER * random.standard_normal(array.shape)), array.dtype)
-            if array.dtype.kind == "f"
+            if array.dtype.kind == "f" and name not in fixed
             else array
             for name, array in feeds.items()
         }

@@ -14,6 +14,7 @@ from ...generator.device.host import HostDevice
 from ...generator.worker.client import MODEL_MEMORY_BYTES, Worker
 from ...generator.worker.messages import Bye, Done, Reply, Request
 from ...generator.worker.serving import answer_all, serve_confined
+from ...models.user_inputs import UserInputs
 from .checked_model import read_subject
 from .recording import configure
 from .search import Found, Search, SearchRequest, found_path
@@ -115,7 +116,8 @@ class _Server:
 
             asked = request.request
             configure(asked.libraries, denormal_as_zero=asked.denormal_as_zero)
-            subject = read_subject(Path(asked.path), asked.batch, dict(asked.dims), [Path(file) for file in asked.data])
+            given = UserInputs(tuple(map(Path, asked.data)), asked.values)
+            subject = read_subject(Path(asked.path), asked.batch, dict(asked.dims), given)
             self._search = Search(subject, asked)
             return FoundSteps(self._search.run(ENGINES))
         if isinstance(request, LeaveOut) and self._search is not None:

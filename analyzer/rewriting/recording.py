@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +33,8 @@ from ...bricks.operators import (
     operator_of,
     shaped_by,
 )
+from ...generator.backends.onnxruntime.refusals import clear_refusal
+from ...generator.backends.onnxruntime.session import WORDING
 from ...models.subgraphs import attribute_of, infer_shapes, plain_domain
 from .rewrite import MICROSOFT, Array, Draft, Rewrite, RewriteGraph
 
@@ -94,7 +96,16 @@ def session(
     level = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    spell = partial(clear_refusal, lambda: _structure(source), onnxruntime.__version__)
+    with WORDING.translating(spell=spell):
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def _structure(source: bytes | str) -> onnx.ModelProto:
+    """Return a model without its external data."""
+    if isinstance(source, str):
+        return onnx.load(source, load_external_data=False)
+    return onnx.load_from_string(source)
 
 
 def recorder(model: onnx.ModelProto) -> Callable[[Feeds], dict[str, Array]]:

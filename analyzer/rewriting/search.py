@@ -62,6 +62,7 @@ class SearchRequest:
         budget_s: Seconds for the search.
         noise_ok: As ``Checker``.
         data: Files of the user's own inputs.
+        values: The user's own values of small inputs.
         libraries: Libraries of custom operators.
         denormal_as_zero: Time with denormal numbers as zero.
         everything: Keep every proven rewrite, whether it saves time or not: to test proofs.
@@ -75,6 +76,7 @@ class SearchRequest:
     budget_s: float = 15.0
     noise_ok: bool = False
     data: tuple[str, ...] = ()
+    values: tuple[tuple[str, str], ...] = ()
     libraries: tuple[str, ...] = ()
     denormal_as_zero: bool = False
     everything: bool = False

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import NodeProto
 
-from ...models.control_flow import Course, CourseChoice, How, body_of, chosen, label_of
+from ...models.control_flow import Course, CourseChoice, How, body_of, chosen, fixed_trips, label_of
 from ...models.skeleton import Skeleton
 from ...models.subgraphs import all_nodes, bodies, captures, is_standard
-from ..encoding import element_number, tensor_array
+from ..encoding import element_number
 from ..inference.shapes import Inference, infer_types
 from .expansion import Expansion, ExpansionStep
 
@@ -272,7 +272,7 @@ class _Decisions:
             taken = self._scalar(node.input[0] if node.input else "")
             return None if taken is None else "then" if taken else "else"
         if node.op_type == "Loop":
-            return self._fixed_trips(node)
+            return fixed_trips(node, self._scalar)
         scanned = _scanned(node)
         if not 0 < scanned <= len(node.input):
             return None
@@ -281,34 +281,6 @@ class _Decisions:
         if kind is None or not axes or not -len(kind.shape) <= axes[0] < len(kind.shape):
             return None
         return kind.shape[axes[0]]
-
-    def _fixed_trips(self, node: onnx.NodeProto) -> int | None:
-        """Return the iterations of a Loop with a constant count and no early end."""
-        if len(node.input) < 2 or not node.input[0]:
-            return None
-        trips = self._scalar(node.input[0])
-        begun = self._scalar(node.input[1]) if node.input[1] else 1
-        if begun == 0:
-            return 0
-        body = body_of(node, "body")
-        if trips is None or begun is None or len(body.input) < 2 or not body.output:
-            return None
-        producers = {name: inner for inner in body.node for name in inner.output}
-        constants = {tensor.name: tensor for tensor in body.initializer}
-        name = body.output[0].name
-        for _ in range(len(body.node)):
-            if name in producers and producers[name].op_type == "Identity" and producers[name].input:
-                name = producers[name].input[0]
-        if name == body.input[1].name:
-            return max(0, trips)
-        constant = constants.get(name)
-        if name in producers and producers[name].op_type == "Constant":
-            constant = next((attribute.t for attribute in producers[name].attribute if attribute.name == "value"), None)
-        if constant is not None:
-            array = tensor_array(constant)
-            return max(0, trips) if array.size == 1 and bool(array.item()) else None
-        outer = self._scalar(name) if name not in producers and name not in constants else None
-        return max(0, trips) if outer else None
 
     def _scalar(self, name: str) -> int | None:
         """Return a constant of one element; None if unknown."""

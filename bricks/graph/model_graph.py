@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+_COURSE_SLOTS = {"If": 1, "Loop": 2}
+"""Inputs of control flow that decide its course: they come first."""
+
 CAPTURE = "capture"
 """Slot of an edge to a layer with a body that reads the value."""
 
@@ -48,6 +51,7 @@ class ModelGraph:
         causal: Values that a Softmax reads behind a causal mask (``causal.py``).
         overridable: Constants that a caller may override. Runtimes do not fold or pack them, so they distinguish
             models.
+        given: Digest of the user's own values of inputs; empty without any.
     """
 
     layers: tuple[Layer, ...]
@@ -63,6 +67,7 @@ class ModelGraph:
     control: tuple[ControlFlow, ...] = ()
     causal: frozenset[str] = frozenset()
     overridable: frozenset[str] = frozenset()
+    given: str = ""
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph[int]:
@@ -100,7 +105,8 @@ class ModelGraph:
     def key(self) -> str:
         """Content key of the whole model: layers, wiring and outputs, without names.
 
-        Models that differ only in weight values have the same key. It identifies ground truth.
+        Models that differ only in weight values have the same key; given values of inputs are part of it. It
+        identifies ground truth.
         """
         if self.identity:
             return self.identity
@@ -123,11 +129,13 @@ class ModelGraph:
             description.append(self.salt)
         if self.overridable:
             description.append(["overridable", sorted(numbers[name] for name in self.overridable if name in numbers)])
+        if self.given:
+            description.append(["given", self.given])
         return hashlib.sha256(json.dumps(description, separators=(",", ":")).encode()).hexdigest()
 
 
 def deciding_inputs(graph: ModelGraph) -> tuple[str, ...]:
-    """Return the inputs of a model whose values decide shapes or legality: the size of a Resize, an axis.
+    """Return the inputs of a model whose values decide shapes, legality or control flow: a size, an axis, a condition.
 
     Inputs that only lend their shape are not among them.
     """
@@ -136,7 +144,7 @@ def deciding_inputs(graph: ModelGraph) -> tuple[str, ...]:
         name
         for layer in graph.layers
         for slot, name in enumerate(layer.node.input)
-        if name and is_deciding(layer.domain, layer.op_type, slot)
+        if name and (is_deciding(layer.domain, layer.op_type, slot) or slot < _COURSE_SLOTS.get(layer.kind, 0))
     ]
     seen: set[str] = set()
     while pending:
@@ -205,6 +213,7 @@ def build_graph(
         written.control,
         causal_scores(source, inference.types, inference.constants),
         skeleton.overridable,
+        skeleton.given,
     )
 
 

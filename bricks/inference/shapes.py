@@ -417,8 +417,17 @@ def _describe(kind: onnx.TypeProto) -> str:
     element = element_name(tensor.elem_type)
     if not tensor.HasField("shape"):
         return f"{element} of unknown rank"
-    dims = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim]
+    dims = [str(dim.dim_value) if dim.HasField("dim_value") else _own_name(dim.dim_param) for dim in tensor.shape.dim]
     return f"{element}[{', '.join(dims)}]"
+
+
+_INFERRED = "unk__"
+"""Begins the names that shape inference makes up for dimensions."""
+
+
+def _own_name(dimension: str) -> str:
+    """Return a dimension's name in the file; a question mark without one."""
+    return dimension if dimension and not dimension.startswith(_INFERRED) else "?"
 
 
 def _missing(graph: onnx.GraphProto, types: Mapping[str, TensorType], constants: Constants) -> list[str]:

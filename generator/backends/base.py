@@ -810,8 +810,3 @@ def bind(settings: Settings, cores: Sequence[int] | None = None) -> None:
 def released(*_: object) -> None:
     """In place of the execution of a network that was closed."""
     raise RuntimeError("this network was released")
-
-
-def node_name(node: onnx.NodeProto) -> str:
-    """Return the name that identifies a node of a network through the runtime's optimisation."""
-    return next((f"~{value}" for value in node.output if value), "")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median, median_high
 from typing import TypeAlias
 
+import onnx
+
 from ...db.values import Kernel, KernelView
 from ...errors import BackendError, UnsupportedBrick
+from ...models.control_flow import label_of
 
 _MEMORY = re.compile(
     r"bad_alloc|bad allocation|(failed to|can(no|')t|cannot) alloc|not enough memory|out of memory", re.IGNORECASE
@@ -38,20 +41,28 @@ class Wording:
     noise: re.Pattern[str] = _NOTHING
 
     def meaning(
-        self, error: Exception, *, where: str = "", cause: str | None = None, unsupported: bool = False
+        self,
+        error: Exception,
+        *,
+        where: str = "",
+        cause: str | None = None,
+        unsupported: bool = False,
+        spell: Callable[[str], str] = str,
     ) -> Exception:
         """Translate an exception into a backend's (``BackendError``, ``UnsupportedBrick``, ``MemoryError``).
 
         Args:
-            error: The runtime's exception; one of dlbricks is returned unchanged.
+            error: The runtime's exception; one of dlbricks keeps its kind.
             where: Operators at the failure, if known.
             cause: The part of its text that names the cause; None: all of it.
             unsupported: True if the runtime cannot express the network.
+            spell: Replaces names in the text, or all of it.
         """
         if isinstance(error, BackendError):
-            return error
+            spelled = spell(error.message)
+            return error if spelled == error.message else type(error)(spelled, remedy=error.remedy)
         text = _line(str(error))
-        noiseless = _SOURCE.sub(" ", self.noise.sub(" ", text if cause is None else _line(cause)))
+        noiseless = _SOURCE.sub(" ", self.noise.sub(" ", spell(text) if cause is None else _line(cause)))
         reason = _line(noiseless).strip(" :")[:_REASON_LENGTH] or type(error).__name__
         if isinstance(error, MemoryError) or _MEMORY.search(text) or self.memory.search(text):
             return MemoryError(f"{where}: {reason}" if where else reason)
@@ -60,16 +71,17 @@ class Wording:
         return BackendError(f"{self.runtime} failed{f' in {where}' if where else ''}: {reason}")
 
     @contextmanager
-    def translating(self, *, unsupported: bool = False) -> Iterator[None]:
+    def translating(self, *, unsupported: bool = False, spell: Callable[[str], str] = str) -> Iterator[None]:
         """Translate exceptions of this context, since exceptions of runtimes have no common base class.
 
         Args:
             unsupported: As in ``meaning``.
+            spell: As in ``meaning``.
         """
         try:
             yield
         except Exception as error:
-            raise self.meaning(error, unsupported=unsupported) from error
+            raise self.meaning(error, unsupported=unsupported, spell=spell) from error
 
 
 def _line(text: str) -> str:
@@ -129,3 +141,23 @@ def _total(times: Sequence[int | None]) -> int | None:
     """Return the sum of times; None if one is unknown."""
     known_times = [time for time in times if time is not None]
     return sum(known_times) if len(known_times) == len(times) else None
+
+
+GENERATED = "~"
+"""Begins the names that nodes get for a while; users see the model's own."""
+
+
+def node_name(node: onnx.NodeProto) -> str:
+    """Return the name that identifies a node of a network through the runtime's optimisation."""
+    return next((f"{GENERATED}{value}" for value in node.output if value), "")
+
+
+def own_names(nodes: Iterable[onnx.NodeProto], text: str) -> str:
+    """Return a runtime's message with the nodes' own names in place of generated ones (``node_name``)."""
+    if GENERATED not in text:
+        return text
+    labels = {node_name(node): label_of(node) for node in nodes}
+    present = sorted((name for name in labels if name and name in text), key=len, reverse=True)
+    if not present:
+        return text
+    return re.sub("|".join(map(re.escape, present)), lambda match: labels[match[0]], text)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from ...bricks.decomposition import Decomposition, Failed
-from ...models import ModelSource, require_known
+from ...models import ModelSource, require_inputs, require_known
 from ..progress import Progress, ProgressCallback, Stage
 from .cut import Cut
 from .keeping import kept_decomposition
@@ -49,8 +49,12 @@ def decompose(
 
     Returns:
         One per model, in their order; a model that cannot be decomposed is ``Failed``, and the others go on.
+
+    Raises:
+        UsageError: A value is given that no model has an input for, or that does not fit its input.
     """
     begun = time.monotonic()
+    require_inputs([model for model in models if isinstance(model, ModelSource)])
     results = {position: model for position, model in enumerate(models) if not isinstance(model, ModelSource)}
     sources = {position: model for position, model in enumerate(models) if isinstance(model, ModelSource)}
     for done, (position, result) in enumerate(_decomposed(sources, cut, oracle, jobs), 1):

@@ -32,9 +32,10 @@ from ...models.skeleton import Skeleton, is_weight
 from ...models.source import fingerprint
 from ...models.subgraphs import captures, kind_of
 from ...version import __version__
-from ..backends.base import MADE_OF, OptimiserTraits, node_name
+from ..backends.base import MADE_OF, OptimiserTraits
 from ..backends.custom_ops import asked
 from ..backends.registry import get, optimiser_of
+from ..backends.reports import GENERATED, node_name
 from ..machine.cores import physical_cores
 from ..network.network import read_network
 from ..worker.client import Timeouts, Workers, file_of, start_worker
@@ -350,11 +351,26 @@ def _executed_model(  # noqa: PLR0917  # both callers have these values
     return ExecutedModel(
         name=name,
         source=replace(before, control=written.control),
-        graph=replace(after, control=written.control, causal=after.causal | _causal(before, after, origins)),
+        graph=replace(
+            after,
+            layers=_named_as_own(before, after, origins),
+            control=written.control,
+            causal=after.causal | _causal(before, after, origins),
+        ),
         origins=tuple(origins),
         eliminated=frozenset(before.live) - origin_of_any,
         duplicated=sharing(origins),
         layouts=traits.layouts,
+    )
+
+
+def _named_as_own(source: ModelGraph, executed: ModelGraph, origins: Sequence[frozenset[int]]) -> tuple[Layer, ...]:
+    """Return the executed layers, those with a generated name under the name of the layer that they end with."""
+    return tuple(
+        layer
+        if not layer.name.startswith(GENERATED)
+        else replace(layer, name=source.layers[max(origin)].name if origin else f"{layer.op_type}_{layer.index}")
+        for layer, origin in zip(executed.layers, origins, strict=True)
     )
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Unpack
 
 from ...bricks.cutting.fused import fused_units
-from ...bricks.decomposition import Decomposition, Failed, attempt
+from ...bricks.decomposition import Decomposition, Failed, attempt, suspects
 from ...bricks.features import keep_features
 from ...bricks.graph.boundary import boundary_variants
 from ...bricks.graph.control import ControlFlow
 from ...bricks.graph.model_graph import ModelGraph
-from ...bricks.layer import LayerState
+from ...bricks.layer import LayerState, TensorType
 from ...bricks.suite.brick import Brick, Carried, build_brick, carried_by
 from ...bricks.suite.decoys import decoys as draw_decoys
 from ...bricks.suite.suite import Suite
@@ -67,6 +67,7 @@ class GenerateRow:
         eliminated: Operators that the runtime eliminates, by number of layers: each is in the brick of a neighbour
             (``fused``).
         bound: Dynamic dimensions and the values that they were given.
+        invented: Inputs with made-up values that decide shapes or time.
         control: Control-flow operators, each with its course and the layers that it became.
         error: The reason why the model could not be decomposed.
         unfused: The reason why the model was cut along its own graph, although fusions were asked for.
@@ -83,6 +84,7 @@ class GenerateRow:
     weight_bytes: int | None
     skipped: tuple[SkippedLayer, ...]
     bound: Mapping[str, int]
+    invented: Mapping[str, TensorType] = field(default_factory=dict)
     apart: tuple[SkippedLayer, ...] = ()
     eliminated: Mapping[str, int] = field(default_factory=dict)
     control: tuple[ControlFlow, ...] = ()
@@ -130,7 +132,8 @@ class GenerateReport(Tabular):
         suite = self.suite
         totals = {"suite": None if suite is None else str(suite.path), "hash": None if suite is None else suite.hash}
         totals |= {name: getattr(self, name) for name in _TOTALS}
-        return Records([asdict(row) for row in self.rows], totals | {"carried": asdict(self.carried)})
+        rows = [asdict(row) | {"invented": list(row.invented)} for row in self.rows]
+        return Records(rows, totals | {"carried": asdict(self.carried)})
 
 
 def generate(
@@ -198,7 +201,8 @@ def generate(
         if isinstance(row, Failed):
             rows.append(_broken(row))
         elif isinstance(model, Decomposition):
-            rows.append(replace(row, unfused=refused.get(model.name)))
+            reason = refused.get(model.name)
+            rows.append(replace(row, unfused=None if reason is None else f"{reason}{suspects(row.invented)}"))
             cut_up.append(model)
             keep_features(model)
     suite = None
@@ -295,6 +299,7 @@ def _row(model: Decomposition, kind: str, bricks: dict[str, Brick], _: ModelSour
         weight_bytes=graph.weight_bytes,
         skipped=_skipped(model.graph),
         bound=dict(graph.bound),
+        invented=model.invented,
         apart=apart,
         eliminated=eliminated,
         control=graph.control,

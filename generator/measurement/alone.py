@@ -90,15 +90,12 @@ class Alone:
         return (self.runtime_bytes + nbytes - process.empty_bytes) / _MB
 
 
-def run_alone(
-    sources: Sequence[ModelSource], settings: MeasurementSettings, data: Path | None = None
-) -> list[Alone | DlbricksError]:
+def run_alone(sources: Sequence[ModelSource], settings: MeasurementSettings) -> list[Alone | DlbricksError]:
     """Load and execute each model in a fresh process, with the runtime's arena and without it.
 
     Args:
         sources: The models.
         settings: Runtime, threads and precision.
-        data: npz file with the inputs; None: seeded ones.
 
     Returns:
         What each model took, or why it could not be run, in the order given.
@@ -112,22 +109,19 @@ def run_alone(
             subfolder = Path(folder) / str(number)
             subfolder.mkdir()
             try:
-                answers.append(_alone(source, settings, data, subfolder))
+                answers.append(_alone(source, settings, subfolder))
             except DlbricksError as error:
                 answers.append(error)
     return answers
 
 
-def _alone(source: ModelSource, settings: MeasurementSettings, data: Path | None, folder: Path) -> Alone:
+def _alone(source: ModelSource, settings: MeasurementSettings, folder: Path) -> Alone:
     skeleton = source.skeleton()
     file = file_of(run_as_given(source, folder, write_out(skeleton).control), seed=settings.seed)
     where, runtime = settings.conditions, settings.runtime
     place = Place(runtime, where.threads, where.dtype, priority=settings.priority)
-    feeds, timeout_s = (
-        "" if data is None else str(data.resolve()),
-        Timeouts.loading(skeleton.weight_bytes) + 10 * _MOST_S,
-    )
-    request = Occupy(file, _MOST, _MOST_S, feeds)
+    timeout_s = Timeouts.loading(skeleton.weight_bytes) + 10 * _MOST_S
+    request = Occupy(file, _MOST, _MOST_S)
     seen = _occupied(place, request, timeout_s)
     options, backend = dict(runtime.options), get(runtime.backend)
     switchable = any(option.name == _ARENA for option in backend.declared(runtime.device))

@@ -6,7 +6,6 @@ not latencies.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -25,11 +24,21 @@ from ...bricks.suite.suite import Suite
 from ...db.queries import Filter
 from ...db.samples.statistics import BASELINE, MIN_SAMPLES
 from ...db.store import Store
-from ...db.values import MODELS, NATIVE, PARTS, PROFILED_CACHE, Circumstances, Identity, Stack, Subject, System
+from ...db.values import (
+    GIVEN,
+    MODELS,
+    NATIVE,
+    PARTS,
+    PROFILED_CACHE,
+    SIZES,
+    Circumstances,
+    Identity,
+    Stack,
+    Subject,
+    System,
+)
 from ...errors import BackendError, DlbricksError, UsageError, WorkerError
 from ...models.runnable import Runnable
-from ...models.skeleton import is_weight
-from ...models.user_inputs import read_inputs
 from ...tabular import Tabular
 from ..backends.base import Algorithm, Backend
 from ..backends.registry import get, require_available
@@ -235,17 +244,6 @@ def execute_run(
     return RunOutcome(settings, order, run, where, light, forecast_s, views, execution.costs, wall_s)
 
 
-_DIGITS = 12
-
-
-def _variant(data: Path) -> str:
-    """Return the variant of a measurement on the user's own inputs: latencies on other inputs are apart."""
-    try:
-        return f"data:{hashlib.sha256(data.read_bytes()).hexdigest()[:_DIGITS]}"
-    except OSError as error:
-        raise UsageError(f"{data} cannot be read: {error.strerror}") from error
-
-
 class _RunExecution:
     """A run from its first check to its end: its arguments, and what each step needs of those before."""
 
@@ -287,13 +285,10 @@ class _RunExecution:
                 chosen = self._with_bricks(suite, chosen)
             members, problems = selection.model_members(chosen.sources, chosen.models.pending, self._folder / "pending")
             self._model_members = [*members.values()]
-            if (data := self._order.data) is not None:
-                self._model_members = [replace(member, feeds=str(data.resolve())) for member in self._model_members]
             return chosen.apart(problems)
 
     def _identities(self, sources: selection.Sources) -> list[Identity]:
-        variant = "" if self._order.data is None else _variant(self._order.data)
-        return [replace(self.circumstances.identity(Subject.MODEL, key), variant=variant) for key in sources.keys]
+        return [self.circumstances.identity(Subject.MODEL, key) for key in sources.keys]
 
     def _with_bricks(self, suite: Suite, chosen: selection.Chosen) -> selection.Chosen:
         self._footprints = selection.wanted_bricks(
@@ -346,7 +341,8 @@ class _RunExecution:
         """Measure a plan; return the UUID of the run and its records."""
         more = {
             "algorithms": [choice.name for choice in self._choices],
-            "dims": _dims(sources),
+            SIZES: _dims(sources),
+            GIVEN: {model.own.key: model.own.given for model in sources.models.values() if model.own.given},
             MODELS: _names(sources),
         }
         more = {name: value for name, value in more.items() if value}
@@ -453,18 +449,13 @@ def _sources(settings: MeasurementSettings, order: Order, models: Sequence[Model
     """Return the models of a run, decomposed like its suite.
 
     Raises:
-        UsageError: A dimension is given that no model has, or the user's inputs cannot be read.
+        UsageError: A dimension is given that no model has, or a given value does not fit its input.
         BackendUnavailable: The runtime cannot be used here.
     """
     suite, cut = order.suite, Cut(1)
     if suite is not None and models:
         cut = _cut_of(suite, stack_of(settings.runtime), settings.conditions.threads)
-    sources = selection.Sources.of(_decomposed(models, cut))
-    if order.data is not None:
-        for model in sources.models.values():
-            inputs = model.source.skeleton().model.graph.input
-            read_inputs(order.data, {value.name: value.type for value in inputs if not is_weight(value)})
-    return sources
+    return selection.Sources.of(_decomposed(models, cut))
 
 
 def _decomposed(models: Sequence[Model], cut: Cut) -> list[Decomposition | Failed]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Unpack
 
+from ...bricks.decomposition import suspects
+from ...bricks.layer import TensorType
 from ...db.store import Store
 from ...db.values import Measurement, Runtime
 from ...errors import DlbricksError
@@ -33,6 +34,7 @@ class MeasureRow:
         measurement: Its measurement; None if it could not be measured.
         error: Why it could not be measured.
         bound: Sizes of its dynamic dimensions.
+        invented: Its inputs with made-up values that decide shapes or time.
         alone: The model in a process of its own; None if that was not asked for, or failed.
         alone_error: Why it could not be run alone.
     """
@@ -44,6 +46,7 @@ class MeasureRow:
     measurement: Measurement | None = None
     error: str | None = None
     bound: Mapping[str, int] = field(default_factory=dict)
+    invented: Mapping[str, TensorType] = field(default_factory=dict)
     alone: Alone | None = None
     alone_error: str | None = None
 
@@ -116,6 +119,7 @@ class MeasureRow:
             **{name: getattr(self, name) for name in _COLUMNS},
             **({} if self.alone is None else self.alone.record()),
             "bound": dict(self.bound),
+            "invented": list(self.invented),
             "threads": self.threads,
         }
 
@@ -185,7 +189,6 @@ def measure(
     since: datetime | None = None,
     kernels: bool = False,
     alone: bool = False,
-    data: Path | None = None,
     node: str | None = None,
     campaign: str = "",
     label: str = "",
@@ -207,8 +210,6 @@ def measure(
             bound this pass.
         alone: Afterwards, run each model in a process of its own, for its memory and the percentiles of its single
             executions; a few seconds each, which ``budget_s`` does not bound. The database does not keep them.
-        data: An npz file with your own inputs, an array for each; None: seeded ones. Latencies on them are stored
-            apart, as a variant of the model, and are no ground truth of estimates.
         node: Your name of this machine, stored with the run; None: ``$DLBRICKS_NODE``, or else empty. Unfinished
             measurements of other nodes in the database are not continued.
         campaign: Name of the campaign that the run belongs to, stored with the run.
@@ -227,7 +228,6 @@ def measure(
         kernels=kernels,
         node=node,
         campaign=campaign,
-        data=data,
         label=label,
     )
     outcome = execute_run(how, order, store=store, models=models, progress=progress)
@@ -241,28 +241,19 @@ def measure(
             error = chosen.sources.problems[name]
         elif measurement is None:
             error = failed.get(key, "the time was up before enough samples")
-            if key in failed and data is None:
-                error += _suspects(chosen.sources.deciding.get(name, ()))
-        bound = chosen.sources.bound.get(name, {})
-        rows.append(MeasureRow(name, key, how.runtime, how.conditions.threads, measurement, error, bound=bound))
-    return MeasureReport(tuple(_with_alone(rows, models, how, data) if alone else rows), outcome)
+            if key in failed:
+                error += suspects(chosen.sources.invented.get(name, {}))
+        bound, invented = chosen.sources.bound.get(name, {}), chosen.sources.invented.get(name, {})
+        threads = how.conditions.threads
+        rows.append(MeasureRow(name, key, how.runtime, threads, measurement, error, bound, invented))
+    return MeasureReport(tuple(_with_alone(rows, models, how) if alone else rows), outcome)
 
 
-def _suspects(inputs: Sequence[str]) -> str:
-    """Return words on inputs whose seeded values may be what the runtime refuses; empty without any."""
-    listed = ", ".join(map(repr, inputs))
-    return f" (suspect: the values of {listed} are made up; give yours with --data FILE.npz)" if inputs else ""
-
-
-def _with_alone(
-    rows: Sequence[MeasureRow], models: Sequence[Model], how: MeasurementSettings, data: Path | None
-) -> list[MeasureRow]:
+def _with_alone(rows: Sequence[MeasureRow], models: Sequence[Model], how: MeasurementSettings) -> list[MeasureRow]:
     """Return the rows of measured models with what they take in processes of their own."""
     sources = {source.name: source for source in map(source_of, models)}
     able = [row for row in rows if row.error is None]
-    answers = dict(
-        zip([row.name for row in able], run_alone([sources[row.name] for row in able], how, data), strict=True)
-    )
+    answers = dict(zip([row.name for row in able], run_alone([sources[row.name] for row in able], how), strict=True))
     whole = []
     for row in rows:
         answer = answers.get(row.name)

@@ -75,7 +75,6 @@ class TaskMember:
         read_bytes: Bytes of the weights that one execution reads; at a model's boundary, also its inputs and outputs.
         live_bytes: Bytes of its inputs and outputs.
         footprint_bytes: Bytes that a model touches between two visits of the same weights; None if unknown.
-        feeds: npz file with the values of its inputs; empty: seeded values.
     """
 
     identity: Identity
@@ -90,7 +89,6 @@ class TaskMember:
     read_bytes: int = 0
     live_bytes: int = 0
     footprint_bytes: int | None = None
-    feeds: str = ""
 
     @property
     def id(self) -> str:
@@ -106,7 +104,7 @@ class TaskMember:
     @property
     def algorithm(self) -> str:
         """The backend's algorithm for it; empty: the backend chooses."""
-        return "" if self.feeds or self.identity.variant in BOUNDARY else self.identity.variant
+        return "" if self.identity.variant in BOUNDARY else self.identity.variant
 
     @property
     def size_bytes(self) -> int:
@@ -217,7 +215,6 @@ class MeasurementTask:
                 id=self.id,
                 members=(_loaded(member, seed),),
                 unroll=1 if member.footprint else unroll or member.unroll,
-                feeds=member.feeds,
             )
         return Load(
             id=self.id,

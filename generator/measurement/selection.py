@@ -9,15 +9,18 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
+import onnx
+
 from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.graph.boundary import BOUNDARY
 from ...bricks.graph.footprint import CORE_LEVEL, REUSE_LEVELS, footprint, level_name
-from ...bricks.graph.model_graph import deciding_inputs
+from ...bricks.layer import TensorType
 from ...bricks.suite.suite import Suite
 from ...db.queries import Filter
 from ...db.store import Store
 from ...db.values import Circumstances, Failure, Identity, Measurement, Subject, Verdict
 from ...errors import DlbricksError
+from ...models.control_flow import require_bounded
 from ...models.runnable import Runnable
 from ..decomposition.decompose import readable
 from ..decomposition.observation import run_as_given
@@ -196,6 +199,8 @@ def brick_members(
     for key, group in groupby(sorted(identities, key=attrgetter("key")), key=attrgetter("key")):
         try:
             brick = suite.brick(key)
+            if b"Loop" in brick.model:  # most bricks need not be read once more
+                require_bounded(onnx.load_from_string(brick.model).graph, {})
         except DlbricksError as error:
             broken[key] = str(error)
             continue
@@ -231,14 +236,14 @@ class Sources:
         problems: Errors of broken models, by name.
         models: The models that can be measured, by name.
         bound: Sizes of their dynamic dimensions, by name.
-        deciding: Inputs whose values decide shapes, by name (``deciding_inputs``).
+        invented: Their inputs with made-up values that decide shapes or time, by name (``Decomposition.invented``).
     """
 
     names: tuple[tuple[str, str | None], ...] = ()
     problems: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, Decomposition] = field(default_factory=dict)
     bound: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    deciding: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    invented: Mapping[str, Mapping[str, TensorType]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, models: Sequence[Decomposition | Failed]) -> Sources:
@@ -247,7 +252,7 @@ class Sources:
         problems = {model.name: model.reason for model in models if isinstance(model, Failed)}
         read = {model.name: model for model in readable(models)}
         bound = {name: dict(model.own.bound) for name, model in read.items()}
-        return cls(names, problems, read, bound, {name: deciding_inputs(model.own) for name, model in read.items()})
+        return cls(names, problems, read, bound, {name: model.invented for name, model in read.items()})
 
     @property
     def keys(self) -> list[str]:
@@ -261,7 +266,7 @@ class Sources:
             {**self.problems, **reasons},
             {name: model for name, model in self.models.items() if name not in reasons},
             {name: bound for name, bound in self.bound.items() if name not in reasons},
-            self.deciding,
+            self.invented,
         )
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Self, TypedDict
 
 from ...bricks.suite.suite import Suite
@@ -145,7 +144,6 @@ class Order:
         dry_run: Only forecast.
         node: The owner's name of this machine; None: ``$DLBRICKS_NODE``, or else empty.
         campaign: The owner's name of the campaign that the run belongs to.
-        data: npz file with the inputs of the models; None: seeded inputs.
         label: The owner's name of the state that is measured, such as a commit.
     """
 
@@ -158,7 +156,6 @@ class Order:
     dry_run: bool = False
     node: str | None = None
     campaign: str = ""
-    data: Path | None = None
     label: str = ""
 
     @property

@@ -86,7 +86,6 @@ class TrialPair:
         after: The second way; it reads inputs of the same names.
         tolerance: If outputs differ by more, nothing is timed; None: no limit.
         label: Name for progress reports.
-        feeds: npz files with inputs: outputs are compared on all of them, and the first is timed; none: seeded ones.
         brief: True for a first look at many pairs: a visit is a tenth as long.
     """
 
@@ -94,7 +93,6 @@ class TrialPair:
     after: Contender
     tolerance: float | None = None
     label: str = ""
-    feeds: tuple[Path, ...] = ()
     brief: bool = False
 
     @property
@@ -124,6 +122,23 @@ def _cores(place: Place) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedValue:
+    """An input or output of two ways to run a model.
+
+    Attributes:
+        name: Its name.
+        before: Its type in the first way, such as ``float32[1, 64]``; None if that lacks it.
+        after: Its type in the second way; None if that lacks it.
+        error: Largest difference, relative to its largest value in the first way; None unless both have its shape.
+    """
+
+    name: str
+    before: str | None
+    after: str | None
+    error: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """Result of a pair.
 
@@ -134,6 +149,7 @@ class Trial:
             output; infinite if an output is missing, or has another shape.
         stacks: Stack of each way.
         starts_ns: Of each way, the load time and the first run after it, by process.
+        values: The inputs and outputs of both.
     """
 
     before_ns: tuple[Array, ...]
@@ -141,6 +157,7 @@ class Trial:
     largest_error: float
     stacks: tuple[Stack, ...] = ()
     starts_ns: tuple[Sequence[tuple[int, int]], ...] = ()
+    values: tuple[SharedValue, ...] = ()
 
     @property
     def visits(self) -> int:
@@ -288,14 +305,16 @@ class _Tried:
     ) -> None:
         self._pair, self._settled, self._free = pair, settled, free
         self._first, self._second = folder / f"{number}-first.npz", folder / f"{number}-second.npz"
-        timed = str(next(iter(pair.feeds), ""))
         before, after = (
-            single(_member(pair, way, f"{number}: {side}", side, feeds), way.place)
-            for way, side, feeds in ((pair.before, _BEFORE, timed), (pair.after, _AFTER, str(self._first)))
+            single(_member(pair, way, f"{number}: {side}", side, network), way.place)
+            for way, side, network in (
+                (pair.before, _BEFORE, pair.before.runnable),
+                (pair.after, _AFTER, replace(pair.after.runnable, partner=self._first)),
+            )
         )
         self._tasks = (before, after)
         self.group = Group(self._tasks)
-        self._error = math.inf
+        self._values: tuple[SharedValue, ...] = ()
         self._stacks: tuple[Stack, ...] = ()
         self._loaded: dict[str, Loaded] | None = None
 
@@ -315,31 +334,32 @@ class _Tried:
             self._refuse(recorder, MachineBusy(text, remedy="end the other programs"))
             return {}
         try:
-            errors = [self._error_on(str(feeds), workers) for feeds in reversed(self._pair.feeds or ("",))]
+            feeds = self._pair.before.runnable.feeds
+            self._values = _joined([self._shared(number, workers) for number in reversed(range(len(feeds) or 1))])
             greetings = [workers.at(task.place).greeting for task in self._tasks]
             self._stacks = tuple(greeting.stack for greeting in greetings if greeting is not None)
-            self._error = max(errors)
         except (BackendError, WorkerError) as error:
             self._refuse(recorder, error)
             return {}
-        if self._pair.tolerance is not None and self._error > self._pair.tolerance:
+        if self._pair.tolerance is not None and largest_error(self._values) > self._pair.tolerance:
             self._refuse(recorder, _TrialSettled("the outputs differ"))
         return self._loaded
 
-    def _error_on(self, feeds: str, workers: Workers[Place]) -> float:
-        """Load both sides, in place of earlier ones, and return the largest difference of their outputs on inputs."""
+    def _shared(self, number: int, workers: Workers[Place]) -> list[SharedValue]:
+        """Load both sides, in place of earlier ones, and return their inputs and outputs on one set of inputs."""
         loaded: dict[str, Loaded] = {}
         paths = (self._first, self._second)
-        for task, path, inputs in zip(self._tasks, paths, (feeds, str(self._first)), strict=True):
+        for task, path in zip(self._tasks, paths, strict=True):
             (member,) = task.members
-            worker, size = workers.at(task.place), member.network.path.stat().st_size
-            request = replace(task, members=(replace(member, feeds=inputs),)).load(seed=0)
+            network = replace(member.network, feeds=member.network.feeds[number : number + 1])
+            worker, size = workers.at(task.place), network.path.stat().st_size
+            request = replace(task, members=(replace(member, network=network),)).load(seed=0)
             loaded[task.id] = worker.load(request, timeout_s=Timeouts.loading(size))
             worker.outputs(task.id, path)
         self._loaded = loaded
-        error = largest_error(*paths)
+        values = shared_values(*paths)
         self._second.unlink()  # the first has the inputs of both
-        return error
+        return values
 
     def _refuse(self, recorder: SampleRecorder, error: DlbricksError) -> None:
         for task in self._tasks:
@@ -347,18 +367,20 @@ class _Tried:
 
     def result(self, recorder: SampleRecorder) -> Trial | DlbricksError:
         """Return the result of the pair, or its error."""
-        return _result([recorder.of(task.members[0]) for task in self._tasks], self._error, self._stacks)
+        error = largest_error(self._values) if self._stacks else math.inf
+        trial = _result([recorder.of(task.members[0]) for task in self._tasks], error, self._stacks)
+        return trial if isinstance(trial, DlbricksError) else replace(trial, values=self._values)
 
 
 class _TrialSettled(BackendError):
     """Both sides run, and no more visits are wanted."""
 
 
-def _member(pair: TrialPair, way: Contender, key: str, side: str, feeds: str) -> TaskMember:
+def _member(pair: TrialPair, way: Contender, key: str, side: str, network: Runnable) -> TaskMember:
     """Return a member that is not stored: its side replaces the stack."""
     cache = level_name(CORE_LEVEL) if pair.brief else "hot"
     conditions = Conditions(way.place.threads, cache, way.place.dtype)
-    return TaskMember(Identity(Subject.MODEL, key, "", side, conditions, ""), pair.label, way.runnable, feeds=feeds)
+    return TaskMember(Identity(Subject.MODEL, key, "", side, conditions, ""), pair.label, network)
 
 
 def _by_process(record: Record) -> dict[int, Array]:
@@ -374,17 +396,41 @@ def _alike(before: Mapping[int, Array], after: Mapping[int, Array]) -> tuple[tup
     return tuple(before[process] for process in both), tuple(after[process] for process in both)
 
 
-def largest_error(first: Path, second: Path) -> float:
-    """Return the largest error of the outputs in one npz file relative to the outputs in another."""
+def shared_values(first: Path, second: Path) -> list[SharedValue]:
+    """Return the values in two npz files, with the errors of those in the second relative to those in the first."""
     with np.load(first) as theirs_of, np.load(second) as mine_of:
-        if set(theirs_of.files) - set(mine_of.files):
-            return math.inf
-        return max((_error(mine_of[name], theirs_of[name]) for name in theirs_of.files), default=0.0)
+        values = []
+        for name in dict.fromkeys((*theirs_of.files, *mine_of.files)):
+            theirs = theirs_of[name] if name in theirs_of.files else None
+            mine = mine_of[name] if name in mine_of.files else None
+            error = None if theirs is None or mine is None or theirs.shape != mine.shape else _error(mine, theirs)
+            values.append(SharedValue(name, _spelled(theirs), _spelled(mine), error))
+        return values
+
+
+def _spelled(array: npt.NDArray[Any] | None) -> str | None:
+    if array is None:
+        return None
+    return f"{'string' if array.dtype.kind in 'US' else array.dtype}{list(array.shape)}"
+
+
+def largest_error(values: Sequence[SharedValue]) -> float:
+    """Return the largest error of values of the first way; infinite if the second lacks one, or has another shape."""
+    errors = (math.inf if value.error is None else value.error for value in values if value.before is not None)
+    return max(errors, default=0.0)
+
+
+def _joined(sets: Sequence[Sequence[SharedValue]]) -> tuple[SharedValue, ...]:
+    """Return the values of several sets of inputs, each with its largest error."""
+    joined = {value.name: value for value in sets[-1]}
+    for value in (value for values in sets for value in values):
+        known = joined.get(value.name, value)
+        worse = None if value.error is None or known.error is None else max(value.error, known.error)
+        joined[value.name] = replace(known, error=worse)
+    return tuple(joined.values())
 
 
 def _error(mine: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
-    if mine.shape != theirs.shape:
-        return math.inf
     if theirs.dtype.kind in "US":
         return 0.0 if np.array_equal(mine, theirs) else math.inf
     return relative_difference(mine, theirs)

@@ -23,6 +23,7 @@ from ...errors import BackendError, UsageError
 from ...models import ModelSource
 from ...models.reader import read_full
 from ...models.subgraphs import attribute_of, attributes_of, drop_unread, reads
+from ...models.user_inputs import NOTHING_GIVEN
 from ...models.zoo import open_structure
 from .network import export_network, export_open_network, synthetic_network
 
@@ -437,7 +438,7 @@ def export_model(
         UsageError: The path has another file.
         OSError: The file cannot be written.
     """
-    path = Path(path)
+    path, source = Path(path), replace(source, given=NOTHING_GIVEN)  # a file takes any inputs
     if opened and source.zoo is not None:
         data = export_open_network(open_structure(source.zoo, batch=source.batch), seed)
     else:

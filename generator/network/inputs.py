@@ -22,8 +22,9 @@ from onnx import helper, numpy_helper
 from ...bricks.graph.causal import SOFTMAX
 from ...bricks.operators import ELEMENTWISE, MOVES, VIEWS, Trait, having
 from ...errors import BrokenModel, UnsupportedModel
-from ...models.skeleton import KEPT_ELEMENTS, hide_future, is_causal
+from ...models.skeleton import KEPT_ELEMENTS, given_value, hide_future, is_causal
 from ...models.subgraphs import all_graphs, all_nodes, attribute_of, declared_shape, infer_shapes, static_shapes
+from ...models.user_inputs import InputType
 from .legality import ONES, POSITIVE, Domain, DomainKind, Site, domain_of
 
 # Pools of seeded random values, tiled into inputs of any size at the speed of a copy.
@@ -88,9 +89,6 @@ def fill(shape: tuple[int, ...], pool: Array, *, offset: int) -> Array:
     return out.reshape(shape)
 
 
-InputType = tuple[str, str, tuple[int, ...]]
-"""Name, element type (ONNX's own name in lower case) and static shape of a graph input."""
-
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes by value."""
 
@@ -118,11 +116,17 @@ def make_inputs(
         copies: Number of copies in an unrolled network; their random inputs differ.
 
     Returns:
-        For each copy arrays by name, C-contiguous, in the order of ``types``.
+        For each copy arrays by name, C-contiguous, in the order of ``types``. An input that is marked with the user's
+        own value (``given_value``) has that.
     """
     consumers = _Consumers(model, types)
+    given = {value.name: array for value in model.graph.input if (array := given_value(value)) is not None}
     feeds: list[dict[str, Array]] = [{} for _ in range(copies)]
     for position, (name, dtype, shape) in enumerate(types):
+        if name in given:
+            for arrays in feeds:
+                arrays[name] = given[name].copy()
+            continue
         pool, ordered = _values(_numpy_dtype(dtype), consumers.domain(name, integer="int" in dtype), seed)
         for copy, arrays in enumerate(feeds):
             # Exact values stand in order; random ones begin somewhere else in every input of every copy.

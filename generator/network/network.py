@@ -27,7 +27,8 @@ from ...models.external import count_elements, payload_bytes
 from ...models.reader import read_full, read_structure
 from ...models.skeleton import is_weight
 from ...models.subgraphs import declared_shape, needed, own_names, reads, rename
-from .inputs import InputType, make_inputs
+from ...models.user_inputs import InputType
+from .inputs import make_inputs
 from .synthetic.weights import synthesise
 
 # Caches of keys and values that an operator extends in place, where what it reads and what it writes are one buffer.

@@ -440,6 +440,7 @@ def file_of(
         as_is=as_is,
         in_model=in_model,
         variant=variant,
+        feeds=tuple(str(path.absolute()) for path in (*runnable.feeds[:1], runnable.partner) if path is not None),
     )
 
 

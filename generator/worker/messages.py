@@ -65,6 +65,7 @@ class NetworkFile(msgspec.Struct, frozen=True, kw_only=True):
         in_model: The worker brings a brick into the form that the runtime executes inside a model, and times the layout
             changes at its edges apart.
         variant: Name of one of the backend's algorithms; empty: the backend chooses.
+        feeds: npz files with values of its inputs, the last of which holds; other inputs get seeded ones.
     """
 
     path: str
@@ -75,6 +76,7 @@ class NetworkFile(msgspec.Struct, frozen=True, kw_only=True):
     as_is: bool = False
     in_model: bool = False
     variant: str = ""
+    feeds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,6 @@ class Load(Request, frozen=True, kw_only=True):
         packed: The members run together, as a pack.
         memory_reuse: For a pack, as in ``Settings``.
         unroll: For a single network: copies in one network; 0: the worker chooses. A whole model takes 1 only.
-        feeds: For a single network: npz file with the values of its inputs; empty: seeded ones.
     """
 
     id: str
@@ -147,7 +148,6 @@ class Load(Request, frozen=True, kw_only=True):
     packed: bool = False
     memory_reuse: bool = True
     unroll: int = 1
-    feeds: str = ""
 
 
 class Time(Request, frozen=True):
@@ -241,13 +241,11 @@ class Occupy(Request, frozen=True):
         file: The network.
         most: Executions at most.
         most_s: Seconds after which no further execution begins.
-        feeds: npz file with the values of its inputs; empty: seeded values.
     """
 
     file: NetworkFile
     most: int
     most_s: float
-    feeds: str = ""
 
 
 class Decode(Request, frozen=True):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import os
 import time
-import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +28,7 @@ from ...bricks.reference import GEMM, built_in
 from ...db.values import NATIVE
 from ...errors import BackendError, ModelError, UsageError
 from ...models.subgraphs import declared_shape
+from ...models.user_inputs import write_arrays
 from ..backends.base import Backend, Executable, Settings, TokenLoop
 from ..backends.custom_ops import adopt
 from ..backends.registry import get
@@ -93,25 +93,12 @@ def _types(
     return {name: array_type(array) for name, array in arrays.items()}
 
 
-def write_arrays(path: Path, values: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write an npz file; any name is allowed. Types that NumPy lacks are written as float32."""
-    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
-        for name, array in values.items():
-            kind = array.dtype.kind
-            plain = array if kind in "biufc" else array.astype(np.str_ if kind in "OSU" else np.float32)
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, plain, allow_pickle=False)
-
-
 def read_feeds(path: Path, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
     """Return the inputs of a network, with values from an npz file.
 
     Args:
         path: A file that ``write_arrays`` wrote.
-        feeds: The inputs. Strings, and inputs missing in the file, keep their values.
-
-    Raises:
-        BackendError: The file has an input of another shape.
+        feeds: The inputs. Strings, and inputs that the file lacks or has in another shape, keep their values.
     """
     inputs = dict(feeds)
     with np.load(path, allow_pickle=False) as archive:
@@ -119,9 +106,8 @@ def read_feeds(path: Path, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, n
             if name not in archive.files or default.dtype == object:
                 continue
             array = archive[name]
-            if array.shape != default.shape:
-                raise BackendError(f"input '{name}' is {list(default.shape)}, and {list(array.shape)} was given")
-            inputs[name] = array.astype(default.dtype, order="C")  # a scalar stays one
+            if array.shape == default.shape:
+                inputs[name] = array.astype(default.dtype, order="C")  # a scalar stays one
     return inputs
 
 
@@ -268,8 +254,6 @@ class _WorkerState:
             raise UsageError(f"{file.path} is a whole model and cannot be unrolled", remedy="ask for one copy")
         else:
             network = replace(_model_network(file), as_is=file.as_is)
-        if request.feeds:
-            network = replace(network, feeds=read_feeds(Path(request.feeds), network.feeds))
         entry, load_ns, first_run_ns = self._loaded(network, settings)
         loading_ns = load_ns + first_run_ns
         if make is not None and request.unroll == 0:
@@ -448,8 +432,6 @@ class _WorkerState:
 
     def _occupy(self, request: messages.Occupy) -> messages.Occupied:
         network = _model_network(request.file)
-        if request.feeds:
-            network = replace(network, feeds=read_feeds(Path(request.feeds), network.feeds))
         gc.collect()
         return_memory()
         empty = resident_bytes()
@@ -538,8 +520,12 @@ def _brick(file: messages.NetworkFile, settings: Settings, model: Any = None, *,
 def _model_network(file: messages.NetworkFile) -> Network:
     """Return the network of a model, with its own weights or with synthetic ones."""
     if file.synthetic:
-        return synthetic_network(read_network(Path(file.path), values=True), seed=file.seed)
-    return file_network(Path(file.path), overrides=dict(file.overrides), inputs=file.inputs, seed=file.seed)
+        network = synthetic_network(read_network(Path(file.path), values=True), seed=file.seed)
+    else:
+        network = file_network(Path(file.path), overrides=dict(file.overrides), inputs=file.inputs, seed=file.seed)
+    for path in file.feeds:
+        network = replace(network, feeds=read_feeds(Path(path), network.feeds))
+    return network
 
 
 def _nothing() -> None:

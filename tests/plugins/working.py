@@ -45,9 +45,9 @@ def file(path: Path | str, *, synthetic: bool = True, **more: Any) -> NetworkFil
     return NetworkFile(path=str(path), synthetic=synthetic, **more)
 
 
-def network(name: str, path: Path | str, *, unroll: int = 1, feeds: str = "", **more: Any) -> Load:
+def network(name: str, path: Path | str, *, unroll: int = 1, **more: Any) -> Load:
     """What loads a network."""
-    return Load(id=name, members=(PackMember(name, file(path, **more)),), unroll=unroll, feeds=feeds)
+    return Load(id=name, members=(PackMember(name, file(path, **more)),), unroll=unroll)
 
 
 def pack(

@@ -25,6 +25,7 @@ from dataclasses import replace
 
 from ....bricks.layer import Cost, Layer
 from ....bricks.operators import RECURRENT, Kind, Trait, having, named
+from ...shell import model_words
 from ..analysed_model import AnalysedModel, Node, Spent, is_depthwise
 from ..finding import Analysis, Finding, Remedy, finding_of, spent_by
 
@@ -96,11 +97,12 @@ def _remedy(subject: AnalysedModel, nodes: Sequence[Node]) -> Remedy:
 
 def _slow(subject: AnalysedModel, operator: str) -> Remedy:
     """Return the remedy for a slow kernel without a known faster form: other runtimes, or an edit of the file."""
-    model = str(subject.source.zoo or subject.source.path or subject.source.name)
-    commands = [["dlbricks", "compare", model, "edited.onnx"]]
+    model = model_words(subject.source)
+    threads = [] if subject.choice is None else ["--threads", str(subject.choice.conditions.threads)]
+    commands = [["dlbricks", "compare", *model, "edited.onnx", *threads]]
     text = f"Write {operator} with other operators in the file, and compare both."
     if subject.choice is not None and subject.choice.stack.device == "cpu":
-        commands.insert(0, ["dlbricks", "measure", model, "--backend", "openvino"])
+        commands.insert(0, ["dlbricks", "measure", *model, "--backend", "openvino", *threads])
         text = f"Time the model in another runtime; or w{text[1:]}"
     return Remedy("manual", text, code="\n".join(map(shlex.join, commands)))
 

@@ -15,11 +15,12 @@ from ...history.changes import FEWEST, MEAN, UNDISTURBED
 from ...limits import Figure
 from ...shell import shell_command
 from ..tables import FORM, MOST, Answer, Line, at_most, form_cells, indented, table_lines, unlisted
-from ..units import counted, milliseconds, ratio_within
+from ..units import counted, listed, milliseconds, ratio_within
 from .side_table import models_by_sides
 
 if TYPE_CHECKING:
     from ....generator.measurement.alone import Alone
+    from ....generator.measurement.trial import SharedValue
     from ....models import ModelSource
     from ....tabular import Row
     from ...advice import Advice, ModelAdvice
@@ -88,12 +89,37 @@ def comparison_answer(comparison: Comparison, *, layers: bool = False, most: int
     )
 
 
-def _outputs_apart(error: float) -> str:
+def _outputs_apart(comparison: Gate) -> str:
     """Return how far the outputs of two files differ."""
-    if not math.isfinite(error):
-        return "they are two different models: an output is missing, or has another shape"
-    told = f"their outputs differ by at most {error:.1e} of the largest value"
+    error, interface = comparison.largest_error, comparison.interface
+    if error is None:
+        if interface.unfed:
+            lacks = f"{comparison.old} has no input like {listed(interface.unfed, _VALUES)} of {comparison.new}"
+            return f"outputs are not compared: {lacks}"
+        return "outputs are not compared: none is in both files, in one shape"
+    outputs = "the outputs that both have" if interface.outputs else "their outputs"
+    told = f"{outputs} differ by at most {error:.1e} of the largest value"
     return f"{told}: perhaps they are two different models" if error > _FAR_APART else told
+
+
+_VALUES = 5
+"""Inputs or outputs that a line names."""
+
+
+def _interface(comparison: Gate) -> str:
+    """Return the inputs and outputs that differ, in one line."""
+    old, new = comparison.old, comparison.new
+
+    def told(value: SharedValue) -> str:
+        if value.before is None or value.after is None:
+            return f"{value.name} {value.before or value.after} only in {new if value.before is None else old}"
+        return f"{value.name} {value.before} is {value.after} in {new}"
+
+    parts = []
+    for kind, values in (("input", comparison.interface.inputs), ("output", comparison.interface.outputs)):
+        parts += [f"{kind} {told(value)}" for value in values[:_VALUES]]
+        parts += [f"{len(values) - _VALUES} more {kind}s"] if len(values) > _VALUES else []
+    return f"the files differ in what they read and make: {'; '.join(parts)}"
 
 
 def _memories(old: Alone, new: Alone) -> str:
@@ -110,7 +136,7 @@ def gate_figures(comparison: Gate, new: ModelSource) -> dict[str, Figure]:
     """Return the figures of a new file that limits can name."""
     return {
         "latency": Figure(comparison.levels.after_ms, comparison.levels.after_ci95_ms),
-        "difference": Figure(comparison.largest_error),
+        "difference": Figure(math.inf if comparison.interface.incomplete else comparison.largest_error),
         "p95": Figure(None if comparison.alone is None else comparison.alone[1].quantile_ms(0.95)),
         "memory": Figure.of_bytes(None if comparison.alone is None else comparison.alone[1].peak_bytes),
         "size": Figure.of_bytes(file_bytes(new)),
@@ -131,11 +157,12 @@ def gate_answer(comparison: Gate, *, most: int | None = MOST) -> Answer:
     )
     summary: list[Line] = [
         comparison.reason,
-        _outputs_apart(comparison.largest_error),
+        *([_interface(comparison)] if comparison.interface else []),
+        _outputs_apart(comparison),
         effort if comparison.blind else f"{effort}; {power}",
     ]
     if comparison.alone is not None:
-        summary.insert(2, _memories(*comparison.alone))
+        summary.insert(-1, _memories(*comparison.alone))
     if comparison.layers is not None:
         summary += ["", *_changes(comparison.layers, comparison.levels, most)]
     return Answer.of(

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....constructor.coverage import skipped_layers
-from ....constructor.remedies import Task, TaskKind
 from ....constructor.sweep import BATCH, swept
 from ....tabular import Field, Row, columns_of
 from ...estimation.estimates import FIELDS
-from ...shell import shell_command, with_command
+from ...shell import proof_command, with_command
 from ..causes import advised_for, written
 from ..roofs import roofline_lines
 from ..shares import operator_times, profile_of
@@ -24,6 +23,7 @@ from ..tables import (
     dimension_lines,
     form_cells,
     form_columns,
+    invented_lines,
     table_lines,
     unlisted,
     values_of,
@@ -127,10 +127,9 @@ def _far(entry: Estimate) -> str:
     denormals = (entry.attribution or {}).get("denormals")
     if denormals is not None and denormals.counted and denormals.ms is not None:
         return f"{figures}; a trial shows that {milliseconds(denormals.ms)} ms of it are due to denormal numbers"
-    prove = shell_command(Task(TaskKind.PROOFS, source=entry.model.source))
     return (
         f"{figures}. They run on generated weights and inputs; its own may be slow, for example by denormal numbers. "
-        f"To try that: {prove}"
+        f"To try that: {proof_command(entry)}"
     )
 
 
@@ -162,6 +161,7 @@ def estimates_answer(
     records = estimates.records(explain=explain, layers=layers)
     summary: list[Line] = [*(line for entry in estimates for line in _remarks(entry)), *caveats(estimates.rows)]
     summary += dimension_lines((entry.name, entry.model.bound) for entry in estimates)
+    summary += invented_lines((entry.name, entry.model.invented) for entry in estimates)
     summary += sweep_lines(estimates.rows)
     summary += control_lines(
         ((entry.name, entry.model.control) for entry in estimates), [entry.parts.framing for entry in estimates]

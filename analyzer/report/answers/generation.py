@@ -18,7 +18,7 @@ from ....generator.network import export
 from ....generator.planning.library_plans import PlanReport
 from ....models import ModelSource
 from ....tabular import Field
-from ..tables import Answer, control_lines, dimension_lines
+from ..tables import Answer, control_lines, dimension_lines, invented_lines
 from ..units import counted, percent, size
 from .bricks import find_key
 
@@ -165,6 +165,7 @@ def generate_answer(report: GenerateReport) -> Answer:
             operators = ", ".join(f"{count} {name}" for name, count in row.uncounted.items())
             summary.append(f"{row.name}: work unknown for {operators}")
     summary += dimension_lines((row.name, row.bound) for row in report.rows)
+    summary += invented_lines((row.name, row.invented) for row in report.rows)
     summary += control_lines((row.name, row.control) for row in report.rows)
     summary += _carried(report.carried)
     if report.suite is not None:

@@ -15,7 +15,7 @@ from ....generator.measurement.run import RunReport, run_records
 from ....models.source import file_bytes
 from ....tabular import Field, Row
 from ...limits import Figure
-from ..tables import Answer, dimension_lines, table_lines
+from ..tables import Answer, dimension_lines, invented_lines, table_lines
 from ..units import BUSY, counted, duration, percent, short
 
 if TYPE_CHECKING:
@@ -263,7 +263,8 @@ def _remarks(report: MeasureReport) -> list[str]:
         *_interval_lines(report),
         *_busy_lines(report),
         *dimension_lines((row.name, row.bound) for row in report.rows),
-        "next: dlbricks report MODEL shows where the time goes and what to change",
+        *invented_lines((row.name, row.invented) for row in report.rows if not row.error),
+        "next: dlbricks report MODEL, with the same options, shows where the time goes and what to change",
     ]
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ....constructor.remedies import Task, TaskKind
 from ....models.source import file_bytes
 from ...findings.finding import LONGER, MANUAL
 from ...limits import Figure
 from ...setups import notes_of
-from ...shell import improve_command, shell_command
+from ...shell import improve_command, proof_command
 from ..page.payload import headline
 from ..section import Section, layer_rows
 from ..shares import operator_times, profile_of
@@ -112,16 +111,15 @@ def _changes(section: Section) -> str:
 
 def _untried(section: Section) -> str:
     """Name the remedies that were not tried, and the command that tries them."""
-    source = section.estimate.model.source
+    source, threads = section.estimate.model.source, section.estimate.place.threads
     if section.findings is None:
-        return f"every remedy; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"
+        return f"every remedy; run: {proof_command(section.estimate)}"
     open_ones = [finding for _, finding in (*section.predicted, *section.at_most) if finding.unproven != MANUAL]
     waiting = [counted(len(open_ones), "finding")] if open_ones else []
     waiting += [name for name in section.untried if name != LONGER]
-    parts = [f"{', '.join(waiting)}; run: {shell_command(Task(TaskKind.PROOFS, source=source))}"] if waiting else []
-    return "; ".join(
-        [*parts, f"{LONGER if LONGER in section.untried else 'rewrites of the file'}; run: {improve_command(source)}"]
-    )
+    parts = [f"{', '.join(waiting)}; run: {proof_command(section.estimate)}"] if waiting else []
+    improve = improve_command(source, threads)
+    return "; ".join([*parts, f"{LONGER if LONGER in section.untried else 'rewrites of the file'}; run: {improve}"])
 
 
 def _undomained(operators: str) -> str:

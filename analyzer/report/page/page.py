@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ....constructor.remedies import Task, TaskKind
 from ....constructor.result import Estimate
 from ....constructor.sweep import BATCH, swept
 from ....db import Measurement, Stack, System
@@ -22,7 +21,7 @@ from ....tabular import Row
 from ....version import __version__
 from ...findings.analysed_model import cold_start_of
 from ...findings.finding import LONGER, Finding
-from ...shell import improve_command, shell_command, why_unbounded
+from ...shell import improve_command, proof_command, why_unbounded
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
 from ..shares import OperatorTime, operator_times
@@ -183,9 +182,10 @@ def _unexplained(entry: Estimate) -> Term | None:
 
 def _proving(section: Section) -> str:
     """Return the command that tries what was not tried."""
-    source = section.estimate.model.source
-    only_longer = section.untried == (LONGER,)
-    return improve_command(source) if only_longer else shell_command(Task(TaskKind.PROOFS, source=source))
+    entry = section.estimate
+    if section.untried == (LONGER,):
+        return improve_command(entry.model.source, entry.place.threads)
+    return proof_command(entry)
 
 
 def _proven(finding: Finding) -> str:

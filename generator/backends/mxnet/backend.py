@@ -25,9 +25,9 @@ from onnx import AttributeProto, TensorProto, helper
 from ....bricks.encoding import element_name
 from ....errors import BackendUnavailable, UnsupportedBrick
 from ...network.network import Network
-from ..base import MADE_OF, Backend, Executable, ExecutedGraph, Option, Settings, ValueType, bind, node_name, released
+from ..base import MADE_OF, Backend, Executable, ExecutedGraph, Option, Settings, ValueType, bind, released
 from ..environments import Environment
-from ..reports import Wording
+from ..reports import Wording, node_name
 from .operators.translation import MxnetNetwork, Symbol, labelled, translate
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from ...network.decoding import DecoderFile
 from ...network.network import Network
 from .. import base
 from ..custom_ops import CUSTOM_OPS, checked, paths_of
+from ..reports import own_names
 from . import executed_nodes, session
 
 if TYPE_CHECKING:
@@ -320,7 +321,7 @@ class OrtBackend(base.Backend):
         """Return the graph of a session like the one of ``prepare``, without packed weights (see ``Backend``)."""
         settings = session.streaming(settings)
         make_options = partial(graph_options, network, settings)
-        with session.WORDING.translating():
+        with session.WORDING.translating(spell=lambda text: own_names(network.structure().graph.node, text)):
             return executed_nodes.executed_graph(
                 network, make_options, level=level(network, settings), providers=session.providers(settings)
             )

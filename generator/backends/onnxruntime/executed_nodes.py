@@ -43,7 +43,8 @@ from ....bricks.layer import ELEMENT_BITS
 from ....errors import BackendError
 from ....models.subgraphs import all_graphs, all_nodes, rename
 from ...network.network import Network, array_type
-from ..base import ExecutedGraph, OptimiserTraits, ValueType, node_name
+from ..base import ExecutedGraph, OptimiserTraits, ValueType
+from ..reports import GENERATED, node_name
 from .session import Provider, created, save_graph, value_of
 
 if TYPE_CHECKING:
@@ -315,7 +316,8 @@ def _types(
         run = profiled.get(node.name) if node.name else alike.get((node.op_type, *reads))
         if run is None:
             raise BackendError(
-                f"ONNX Runtime did not execute {node.op_type} {node.name!r} of the graph that it saved",
+                f"ONNX Runtime did not execute {node.op_type} {node.name.removeprefix(GENERATED)!r} of the graph that "
+                "it saved",
                 remedy="use --graph source",
             )
         output_types = _listed(run["output_type_shape"])

@@ -35,6 +35,7 @@ from ...machine.nvml import lacks_of_gpu
 from ...network.network import Network
 from ..base import Executable, NodeTimes, PackedExecutable, Settings, released
 from ..reports import Launch, Wording, kernel_view
+from .refusals import clear_refusal
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -291,7 +292,7 @@ def created(
 
     weights = {name: value_of(array) for name, array in network.weights.items()}
     source = str(network.path) if network.model is None else network.model.SerializeToString()
-    with WORDING.translating():
+    with WORDING.translating(spell=partial(clear_refusal, network.structure, ort.__version__)):
         if weights:
             options.add_external_initializers(list(weights), list(weights.values()))
         return ort.InferenceSession(source, options, providers=providers, enable_fallback=0), weights

@@ -19,8 +19,8 @@ from ....bricks.encoding import element_number
 from ....db.values import NATIVE, KernelView
 from ....errors import BackendUnavailable, UnsupportedBrick, UsageError
 from ...network.network import Network, narrowed_to
-from ..base import MADE_OF, Backend, Executable, ExecutedGraph, Option, Settings, ValueType, bind, node_name, released
-from ..reports import Launch, Wording, kernel_view
+from ..base import MADE_OF, Backend, Executable, ExecutedGraph, Option, Settings, ValueType, bind, released
+from ..reports import Launch, Wording, kernel_view, node_name
 from . import model as models
 
 if TYPE_CHECKING:

@@ -7,11 +7,15 @@ import math
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from dlbricks.analyzer.comparison import gate as module
 from dlbricks.analyzer.comparison.difference import Relation
-from dlbricks.analyzer.comparison.gate import FEWEST, judged
+from dlbricks.analyzer.comparison.gate import FEWEST, gate, judged
+from dlbricks.analyzer.report.answers.comparison import gate_answer, gate_figures
 from dlbricks.generator.measurement.trial import Trial
+from dlbricks.models import find_models
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,7 +132,7 @@ def test_two_files_are_run_alternately_and_nothing_is_stored(cli, branches: Path
         (("copy.onnx", "--stack", "ab"), "--stack does not concern two files"),
         (("copy.onnx", "--other", "ab"), "--other does not concern two files"),
         (("copy.onnx", "--plot", "a.png"), "--plot does not concern two files"),
-        (("--by", "run", "--data", "branches.onnx"), "--data is for two files that run now"),
+        (("--by", "run", "--alone"), "--alone is for two files that run now"),
         (("copy.onnx", "--budget", "0.001"), "larger --budget"),
         (("copy.onnx", "--minimum-effect", "0"), "not a positive share"),
         (("copy.onnx", "--minimum-effect", "10"), "write 10% or 1000%"),
@@ -142,3 +146,51 @@ def test_what_it_is_not_for_is_refused(cli, branches: Path, here: Path, monkeypa
 
     assert done.code in {1, 2}
     assert said in done.err
+
+
+IO = "(float[4, 8] x) => (float[4, 8] y) {y = Relu(x)}"
+
+
+@pytest.mark.parametrize(
+    ("graph", "said", "compared"),
+    [
+        (IO, "their outputs differ by at most 0.0e+00", ""),
+        (
+            "(float[4, 8] z) => (float[4, 8] y) {y = Relu(z)}",
+            "outputs are not compared: old has no input like z float32[4, 8] of new",
+            "input x float32[4, 8] only in old; input z float32[4, 8] only in new",
+        ),
+        (
+            "(float[2, 8] x) => (float[2, 8] y) {y = Relu(x)}",
+            "outputs are not compared: old has no input like x float32[2, 8] of new",
+            "input x float32[4, 8] is float32[2, 8] in new; output y float32[4, 8] is float32[2, 8] in new",
+        ),
+        (
+            "(float[4, 8] x) => (float[4, 8] y, float[8, 4] t) {y = Relu(x) t = Transpose(x)}",
+            "the outputs that both have differ by at most 0.0e+00",
+            "output t float32[8, 4] only in new",
+        ),
+        (
+            "(float[4, 8] x) => (float[8, 4] y) {y = Transpose(x)}",
+            "outputs are not compared: none is in both files, in one shape",
+            "output y float32[4, 8] is float32[8, 4] in new",
+        ),
+    ],
+    ids=["same", "renamed input", "other batch", "more outputs", "other output"],
+)
+def test_what_two_files_read_and_make_is_compared(tmp_path: Path, graph: str, said: str, compared: str):
+    for name, text in (("old", IO), ("new", graph)):
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
+        (tmp_path / f"{name}.onnx").write_bytes(model.SerializeToString())
+    old, new = find_models([tmp_path / "old.onnx", tmp_path / "new.onnx"])
+
+    found = gate(old, new, budget_s=2.0)
+
+    lines = gate_answer(found).summary
+    told = [line for line in lines if "differ in what they read and make: " in str(line)]
+    assert told == ([f"the files differ in what they read and make: {compared}"] if compared else [])
+    assert any(str(line).startswith(said) for line in lines)
+    (row,) = found.records().results
+    assert bool(row["interface"]["inputs"] or row["interface"]["outputs"]) == bool(compared)
+    lacks_one = any(value["new"] != value["old"] and value["old"] for value in row["interface"]["outputs"])
+    assert (gate_figures(found, new)["difference"].value == math.inf) == lacks_one

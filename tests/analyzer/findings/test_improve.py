@@ -84,11 +84,11 @@ def test_own_inputs_that_do_not_fit_are_wrong_usage(cli, slow: ModelSource, tmp_
 
 
 def test_a_printed_command_has_the_options_of_the_call(slow: ModelSource, tmp_path: Path):
-    (source,) = find_models([slow.path], dims={"rows": 3})
+    (source,) = find_models([slow.path], dims={"rows": 3}, data=[Path("own.npz")], values={"k": "1,2"})
 
-    command = _rest(source, Path("out.onnx"), 10.0, 2, [Path("own.npz")])
+    command = _rest(source, Path("out.onnx"), 10.0, 2)
 
-    rest = "-o out.onnx --data own.npz --budget 40s --threads 2"
+    rest = "--value k=1,2 --data own.npz -o out.onnx --budget 40s --threads 2"
     assert command == f"dlbricks improve {slow.path} --dim rows=3 {rest}"
 
 

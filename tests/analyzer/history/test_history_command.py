@@ -95,3 +95,17 @@ def test_a_series_goes_on_where_the_file_changed_under_its_name(cli, tmp_path: P
     assert "d4e5f6" in cli("history", model, "--db", database, "--runs").out
     compared = cli("compare", model, "--by", "run", "--db", database)
     assert (compared.code, "dlbricks compare OLD NEW" in compared.out) == (3, True)
+
+
+def test_other_sizes_and_other_given_values_are_series_of_their_own(cli, tmp_path: Path) -> None:
+    model, database = tmp_path / "model.onnx", tmp_path / "sizes.db"
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 8] x, int64[2] size) => (float[a, b] y) '
+    onnx.save(onnx.parser.parse_model(text + "{ y = Reshape(x, size) }"), model)
+    of_sizes = [("--dim", "n=4", "--value", "size=8,4"), ("--dim", "n=4", "--value", "size=2,16"),
+                ("--dim", "n=2", "--value", "size=2,8")]  # fmt: skip
+    for words in of_sizes:
+        assert cli("measure", model, *words, "--db", database, "--visits", "10").code == 0
+
+    runs = [cli("history", model, *words, "--db", database, "--json").json["results"][0]["runs"] for words in of_sizes]
+
+    assert runs == [1, 1, 1]

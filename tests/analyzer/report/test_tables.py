@@ -262,4 +262,10 @@ def test_lines_of_the_same_reason_become_one() -> None:
     assert only_errors(errors) == ["m0, m1, m2, m3: needs transformers"]
 
 
+def test_a_name_within_a_word_does_not_name_the_model():
+    errors = Answer([{"name": "bf", "error": "no kernel in bfloat16"}, {"name": "a", "error": "dir/a.onnx: broken"}])
+
+    assert only_errors(errors) == ["bf: no kernel in bfloat16", "dir/a.onnx: broken"]
+
+
 # Numbers as they are written ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from dlbricks.analyzer.rewriting.recording import Engine, Values
 from dlbricks.analyzer.rewriting.rewrite import Draft, Rewrite
 from dlbricks.analyzer.rewriting.search import Found, Search, SearchRequest, step_path
 from dlbricks.errors import ModelError, UsageError
+from dlbricks.models.user_inputs import UserInputs
 from onnx import numpy_helper
 
 GRAPH = "(float[N,64] x) => (float[N,64] y) {a = MatMul(x, u) b = MatMul(a, v) f = Sin(b) g = Sin(f) y = MatMul(g, w)}"
@@ -210,24 +211,47 @@ def test_files_of_data_are_inputs_of_the_comparison(path: Path, tmp_path: Path):
     x = np.full((256, 64), 3, np.float32)
     np.savez(tmp_path / "own.npz", x=x)
 
-    subject = read_subject(path, None, {}, [tmp_path / "own.npz"])
+    subject = read_subject(path, None, {}, UserInputs((tmp_path / "own.npz",)))
 
     assert subject.data == 1
     assert np.array_equal(subject.feeds[0]["x"], x)
 
 
+def test_single_values_are_in_every_set_of_inputs(tmp_path: Path):
+    text = """<ir_version: 8, opset_import: ["" : 17]> m (float[n, 8] x, int64[2] size) => (float[a, b] y)
+        { r = Relu(x) y = Reshape(r, size) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "sized.onnx")
+
+    subject = read_subject(tmp_path / "sized.onnx", None, {"n": 4}, UserInputs(values=(("size", "-1,2"),)))
+
+    sets = [*subject.feeds, *subject.other_shapes(), *(feeds for _, feeds in subject.hostile())]
+    assert {tuple(feeds["size"]) for feeds in sets} == {(-1, 2)}
+    assert len({feeds["x"].shape for feeds in sets}) > 1
+    assert len(Checker(subject, threads=1, noise_ok=False).usable) > 1
+
+
 @pytest.mark.parametrize(
     "arrays",
-    [{"z": np.zeros((256, 64), np.float32)}, {"x": np.zeros((2, 64), np.float32)}, {"x": np.zeros((256, 64), np.int8)}],
-    ids=["another name", "another shape", "another type"],
+    [{"x": np.zeros((2, 64), np.float32)}, {"x": np.zeros((256, 64), np.int8)}],
+    ids=["another shape", "another type"],
 )
 def test_a_file_of_data_that_does_not_fit_is_one_line(path: Path, tmp_path: Path, arrays: dict[str, np.ndarray]):
     np.savez(tmp_path / "own.npz", **arrays)
 
     with pytest.raises(UsageError, match=r"own\.npz") as caught:
-        read_subject(path, None, {}, [tmp_path / "own.npz"])
+        read_subject(path, None, {}, UserInputs((tmp_path / "own.npz",)))
 
     assert "\n" not in str(caught.value)
+
+
+def test_a_size_that_is_a_float_is_not_shaken_to_another_size(tmp_path: Path):
+    text = """<ir_version: 8, opset_import: ["" : 17]> m (float[4, 4] x, float[2] picture) => (float[a, b] y)
+        { size = Cast<to = 7>(picture) y = Expand(x, size) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "sized.onnx")
+
+    subject = read_subject(tmp_path / "sized.onnx", None, {}, UserInputs(values=(("picture", "4,4"),)))
+
+    assert len(Checker(subject, threads=1, noise_ok=False).usable) > 1
 
 
 def test_hostile_inputs_find_a_guard_that_is_gone(tmp_path: Path):

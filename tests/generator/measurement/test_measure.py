@@ -15,6 +15,7 @@ from dlbricks.generator.machine.lock import machine_lock
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from dlbricks.models import find_models
+from dlbricks.models.user_inputs import UserInputs
 
 QUICK = {"visits": 12}
 
@@ -58,7 +59,9 @@ def test_what_is_wrong_with_a_model_is_told_before_the_wait_for_another_process(
         with pytest.raises(UsageError, match="no model has such a dimension"):
             measure([replace(model, dims=(("zz", 3),)) for model in small_models], store=store)
         with pytest.raises(UsageError, match="not an npz file"):
-            measure(small_models, store=store, data=tmp_path / "broken.npz")
+            measure(
+                [replace(model, given=UserInputs((tmp_path / "broken.npz",))) for model in small_models], store=store
+            )
 
     assert "broken.onnx" in row.error
 

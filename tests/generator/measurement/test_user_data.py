@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from dlbricks.db import Store, Subject
+from dlbricks.analyzer.estimation.estimate import estimate
+from dlbricks.bricks.decomposition import Decomposition
+from dlbricks.db import Store
 from dlbricks.db.values import runtime_from
 from dlbricks.errors import UsageError
+from dlbricks.generator.decomposition.cut import Cut
+from dlbricks.generator.decomposition.decompose import decompose
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from dlbricks.models import ModelSource, find_models
@@ -18,6 +23,10 @@ from dlbricks.models.runnable import Runnable
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g (float[4, 8] x) => (float[4, 8] y) '
 PLAIN = HEAD + "{ y = Relu(x) }"
 GUARDED = HEAD + "<float low = {0.0}, float high = {6.0}> { y = Clip(x, low, high) }"
+SIZED = (
+    '<ir_version: 8, opset_import: ["" : 17]> g (float[4, 8] x, int64[3] size) => (float[a, b, c] y) '
+    "{ y = Reshape(x, size) }"
+)
 SHORT = {"visits": 2, "processes": 1, "sessions": 1}
 
 
@@ -39,14 +48,15 @@ def inputs(path: Path, **arrays: np.ndarray) -> Path:
 
 def test_outputs_are_compared_on_every_file_and_the_first_is_timed(source: ModelSource, tmp_path: Path):
     place = place_of(runtime_from({}), 1)
-    sides = [
+    before, after = (
         Contender(Runnable(path, synthetic=False), place)
         for path in (source.path, write(tmp_path / "guarded.onnx", GUARDED))
-    ]
+    )
     small = inputs(tmp_path / "small.npz", x=np.full((4, 8), 2.0, np.float32))
     large = inputs(tmp_path / "large.npz", x=np.full((4, 8), 24.0, np.float32))
 
-    tried = try_out([TrialPair(*sides, feeds=feeds) for feeds in ((), (small,), (small, large))], visits=4, processes=1)
+    fed = [replace(before, runnable=replace(before.runnable, feeds=of)) for of in ((), (small,), (small, large))]
+    tried = try_out([TrialPair(way, after) for way in fed], visits=4, processes=1)
 
     assert all(isinstance(trial, Trial) and trial.visits == 4 for trial in tried)
     assert [trial.largest_error for trial in tried] == [0.0, 0.0, pytest.approx(0.75)]
@@ -54,40 +64,85 @@ def test_outputs_are_compared_on_every_file_and_the_first_is_timed(source: Model
 
 def test_latencies_on_own_inputs_are_stored_apart(source: ModelSource, tmp_path: Path):
     data = inputs(tmp_path / "own.npz", x=np.zeros((4, 8), np.float32))
+    (own,) = find_models([source.path], data=[data])
     with Store.open(tmp_path / "results.db") as store:
-        (row,) = measure([source], store=store, data=data, cache="hot", **SHORT).rows
-        plain = store.measurements(subject=Subject.MODEL, variant="")
-        (stored,) = store.measurements(subject=Subject.MODEL, variant=None)
+        (row,) = measure([own], store=store, cache="hot", **SHORT).rows
+        (known,) = estimate([own], store=store)
+        (other,) = estimate([source], store=store)
 
     assert row.error is None
-    assert plain == []
-    assert stored.variant.startswith("data:")
-    assert row.latency_ms == stored.latency_ns / 1e6
+    assert known.truth.ms == row.latency_ms
+    assert other.truth.ms is None
 
 
 def test_a_failure_names_the_input_whose_made_up_values_may_be_its_cause(tmp_path: Path):
-    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[4, 8] x, int64[3] size) => (float[a, b, c] y) '
-    (source,) = find_models([write(tmp_path / "sized.onnx", text + "{ y = Reshape(x, size) }")])
+    (source,) = find_models([write(tmp_path / "sized.onnx", SIZED)])
     with Store.open(tmp_path / "results.db") as store:
         (row,) = measure([source], store=store, cache="hot", **SHORT).rows
 
     assert row.error is not None
-    assert "suspect: the values of 'size' are made up; give yours with --data" in row.error
+    assert "suspect: the values of 'size' are made up; give yours with --value size=N,N,N)" in row.error
+
+
+def test_given_values_decide_shapes_and_are_no_suspects(tmp_path: Path):
+    path = write(tmp_path / "sized.onnx", SIZED)
+    (source,) = find_models([path], values={"size": "2,2,8"})
+    with Store.open(tmp_path / "results.db") as store:
+        (row,) = measure([source], store=store, cache="hot", **SHORT).rows
+    (model,) = decompose([source], Cut(1))
+
+    assert row.error is None
+    assert row.record()["invented"] == []
+    assert isinstance(model, Decomposition)
+    assert [model.own.types[name].shape for name in model.own.outputs] == [(2, 2, 8)]
+
+
+def test_one_file_need_not_have_every_input(tmp_path: Path):
+    path, data = write(tmp_path / "sized.onnx", SIZED), inputs(tmp_path / "own.npz", size=np.array([4, 4, 2]))
+    (source,) = find_models([path], data=[data])
+    with Store.open(tmp_path / "results.db") as store:
+        (row,) = measure([source], store=store, cache="hot", **SHORT).rows
+
+    assert row.error is None
+
+
+def test_other_values_are_another_model(tmp_path: Path):
+    path = write(tmp_path / "sized.onnx", SIZED)
+    sources = [find_models([path], values={"size": size})[0] for size in ("2,2,8", "8,2,2")]
+
+    assert len({model.own.key for model in decompose([*sources, *find_models([path])], Cut(1))}) == 3
 
 
 @pytest.mark.parametrize(
     ("arrays", "told"),
     [
-        ({"z": np.zeros((4, 8), np.float32)}, "has z, and the inputs are x"),
+        ({"z": np.zeros((4, 8), np.float32)}, r"no model has an input 'z'; there are: x float\[4, 8\]"),
         ({"x": np.zeros((4, 7), np.float32)}, r"'x' is float32\[4, 7\], and the input is float32\[4, 8\]"),
         ({"x": np.zeros((4, 8), np.int64)}, r"'x' is int64\[4, 8\], and the input is float32\[4, 8\]"),
     ],
 )
 def test_inputs_that_do_not_fit_are_wrong_usage(source: ModelSource, tmp_path: Path, arrays, told: str):
-    data = inputs(tmp_path / "own.npz", **arrays)
+    (own,) = find_models([source.path], data=[inputs(tmp_path / "own.npz", **arrays)])
 
     with Store.open(tmp_path / "results.db") as store, pytest.raises(UsageError, match=told):
-        measure([source], store=store, data=data, **SHORT)
+        measure([own], store=store, **SHORT)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "told"),
+    [
+        ("sise", "1,2,16", r"no model has an input 'sise'; there are: x float\[4, 8\], size int64\[3\]"),
+        ("size", "4,8", r"'size' is int64\[3\], which takes 3 numbers with commas between them, and 2 were given"),
+        ("size", "1,2,1.5", r"'size' is int64\[3\], and '1.5' is not a whole number of int64"),
+        ("size", "1,2,9223372036854775808", "is not a whole number of int64"),
+        ("x", "1", r"'x' is float\[4, 8\], which takes 32 numbers.*; give its array with --data FILE.npz"),
+    ],
+)
+def test_values_that_do_not_fit_are_wrong_usage(tmp_path: Path, name: str, numbers: str, told: str):
+    (source,) = find_models([write(tmp_path / "sized.onnx", SIZED)], values={name: numbers})
+
+    with Store.open(tmp_path / "results.db") as store, pytest.raises(UsageError, match=told):
+        measure([source], store=store, **SHORT)
 
 
 @pytest.mark.parametrize("write_other", [lambda path: np.save(path, np.zeros(3)), lambda path: path.write_bytes(b"no")])
@@ -95,5 +150,7 @@ def test_a_file_of_another_kind_is_wrong_usage(source: ModelSource, tmp_path: Pa
     data = tmp_path / "own.npy"
     write_other(data)
 
+    (own,) = find_models([source.path], data=[data])
+
     with Store.open(tmp_path / "results.db") as store, pytest.raises(UsageError, match="not an npz file"):
-        measure([source], store=store, data=data, **SHORT)
+        measure([own], store=store, **SHORT)
