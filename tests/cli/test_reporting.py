@@ -26,7 +26,7 @@ def test_report_writes_a_page_and_answers(cli: Cli, branches: Path, here: Path) 
     assert (again.code, again.err) == (0, "")
     *_, fast, costly, change, untried, page = again.out.splitlines()
     assert fast.startswith("branches: ")
-    assert fast.endswith(" ms measured.")
+    assert " ms measured" in fast
     assert costly.startswith("  Where the time goes: Conv")
     assert change.startswith("  What to change: ")
     assert "rewrites of the file; run: dlbricks improve " in untried
