@@ -8,6 +8,7 @@ back during a session, the session is discarded and repeated, within limits.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,9 @@ from .recorder import Record, SampleRecorder
 
 _MEMBER_S = 0.5
 """Upper bound on the seconds to load one more brick of a pack."""
+
+_LOADINGS = 8
+"""How many times as long as the loading of its packs a session is at least: each loads them in another order."""
 
 _AGAIN = 2
 """Most sessions discarded in a row: if the device is still held back, its load or its location is the cause."""
@@ -82,17 +86,19 @@ class TimedVisit:
 
 @dataclass(slots=True)
 class _Session:
-    """The session in flight: its visits, by task id."""
+    """The session in flight: its visits, by task id, and when they began."""
 
     planned: int
     begun_s: float = field(default_factory=time.monotonic)
+    loaded_s: float = math.inf
     done: int = 0
     taken: dict[str, list[TimedVisit]] = field(default_factory=dict)
 
     @property
     def full(self) -> bool:
-        """True if it is long enough to be committed."""
-        return self.done > 0 and time.monotonic() - self.begun_s >= SESSION_S
+        """True if it is long enough to be committed, also against loading its packs, which follows each commit."""
+        loading_s, visiting_s = self.loaded_s - self.begun_s, time.monotonic() - self.loaded_s
+        return self.done > 0 and visiting_s >= max(SESSION_S, _LOADINGS * loading_s)
 
 
 class Scheduler:
@@ -253,6 +259,7 @@ class Scheduler:
         waiting.packs[:] = [pack for task in waiting.packs if (pack := self._load_pack(task, waiting)) is not None]
         loaded_ids = {task.id for task in singles}
         singles += self._load([task for task in waiting.singles if task.id not in loaded_ids])
+        session.loaded_s = time.monotonic()
         tasks = [*waiting.packs, *(task for task in singles if self._is_open(task))]
         session.taken = {task.id: [] for task in tasks}
         while tasks and not self._pace.enough(before + session.done, before + session.planned) and not session.full:
