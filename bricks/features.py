@@ -54,12 +54,7 @@ class Features:
 
 
 def features_of(graph: ModelGraph, part: LayerSequence) -> Features:
-    """Return the features of a sequence.
-
-    Args:
-        graph: The decomposed graph.
-        part: The sequence.
-    """
+    """Return the features of a sequence."""
     layers = [graph.layers[index] for index in part.layers]
     costs = [layer.cost for layer in layers]
     layer_flops = [cost.flops for cost in costs if cost is not None]

@@ -183,14 +183,7 @@ def benanza_bounds(
     truth: GroundTruth,
     evidence: Evidence,
 ) -> BenanzaBounds:
-    """Return the lower bounds in milliseconds and their ratios to the measured model.
-
-    Args:
-        model: The decomposed model.
-        bounds: The bounds, if any.
-        truth: The measured latency.
-        evidence: All measurements.
-    """
+    """Return the lower bounds in milliseconds and their ratios to the measured model."""
     measured, state = truth.measurement, state_of(model, evidence.choice)
     reason, comparable = truth.reason, False
     if measured is not None:

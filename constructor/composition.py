@@ -52,10 +52,6 @@ def cheapest_cover(windows: Sequence[Window], size: int) -> list[int]:
     of unmeasured layers, then latency, then number of windows. Latencies are added exactly, so that more candidates
     never increase the total, not even by rounding.
 
-    Args:
-        windows: Candidates.
-        size: Number of layers.
-
     Returns:
         Positions in ``windows``, in the order of the layers.
 

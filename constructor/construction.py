@@ -101,12 +101,7 @@ def truth_of(
 
 
 def quietness(evidence: Evidence, corrected: Corrected) -> tuple[float | None, float | None, float | None]:
-    """Return the estimate for a quiet machine in ms, the share of quiet visits, and the slowdown of all visits.
-
-    Args:
-        evidence: Measurements of the bricks.
-        corrected: The composed estimate.
-    """
+    """Return the estimate for a quiet machine in ms, the share of quiet visits, and the slowdown of all visits."""
     quiet_ns = evidence.uncertainty.undisturbed_ns(corrected.weights)
     measurements = evidence.members(corrected.weights)
     shares = [
@@ -248,12 +243,7 @@ def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
 
 
 def failed(model: Failed, request: EstimateRequest) -> Estimate:
-    """Return the estimate of a model that cannot be decomposed: the reason and the request.
-
-    Args:
-        model: The model and the reason.
-        request: The request.
-    """
+    """Return the estimate of a model that cannot be decomposed: the reason and the request."""
     return Estimate(EstimatedModel(model.source, request.cutting, error=model.reason), request.place)
 
 

@@ -43,13 +43,7 @@ def form_of(
 
 
 def coverage_of(graph: ModelGraph, parts: Sequence[LayerSequence], bricks: BrickMeasurements) -> Coverage:
-    """Return the measured share of a model.
-
-    Args:
-        graph: The decomposed graph.
-        parts: Its sequences.
-        bricks: Measurements of their bricks.
-    """
+    """Return the measured share of a model."""
 
     def macs(some: Sequence[LayerSequence]) -> int:
         costs = (graph.layers[layer].cost for part in some for layer in part.layers)
@@ -67,14 +61,7 @@ def coverage_of(graph: ModelGraph, parts: Sequence[LayerSequence], bricks: Brick
 def missing_of(
     model: Decomposition, parts: Sequence[LayerSequence], bricks: BrickMeasurements, remedies: Remedies
 ) -> Iterator[Missing]:
-    """Yield each missing brick, then each layer that cannot be a brick.
-
-    Args:
-        model: The model.
-        parts: Its sequences.
-        bricks: Measurements of their bricks.
-        remedies: Source of the remedies.
-    """
+    """Yield each missing brick, then each layer that cannot be a brick."""
     source, graph = model.source, model.graph
     counts = Counter(part.key for part in parts if not bricks.measured(part.key, part.reuse))
     first = {part.key: part for part in reversed(parts)}

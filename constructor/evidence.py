@@ -115,12 +115,7 @@ class Evidence:
         return Calibration.of_runs(self.runs.values(), self.choice.system_key, self.choice.system.cpu)
 
     def bricks_in(self, model: str, state: str) -> BrickMeasurements:
-        """Return the measurements of a model's bricks in a cache state.
-
-        Args:
-            model: Key of the model.
-            state: The cache state.
-        """
+        """Return the measurements of a model's bricks in a cache state."""
         return self.bricks.get((model, state)) or BrickMeasurements()
 
     def kernels(self, key: str) -> tuple[str, ...] | None:
@@ -205,12 +200,6 @@ def bricks_of(
     """Return the measurements of a model's bricks and its executed bricks, by cache state.
 
     Bricks at the model's inputs and outputs and bricks of iterations have the measurements made for these positions.
-
-    Args:
-        model: The decomposed model.
-        executed: Its executed graph.
-        choice: The combination.
-        table: Measurements under the combination.
     """
     state = state_of(model, choice)
     cuts: list[tuple[ModelGraph, tuple[LayerSequence, ...], str]] = [(model.graph, model.sequences, state)]
@@ -244,12 +233,6 @@ def at_boundary(
     """Yield key and measurement of bricks that occur only at the model's inputs and outputs.
 
     All bricks of a model with small inputs and outputs count as interior: the stored ones may be of another model.
-
-    Args:
-        graph: The decomposed graph.
-        parts: Its sequences.
-        state: Cache state of the lookup.
-        table: Measurements of bricks.
     """
     inside = {part.key for part in parts if not boundary_of(graph, part)}
     for key, (variant, *others) in boundary_variants(graph, parts).items():

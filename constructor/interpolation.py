@@ -170,12 +170,6 @@ class _Lacking:
 def read_between(target: Sized, others: Sequence[Sized], dimension: str, evidence: Evidence) -> Evidence:
     """Add interpolated latencies of a model's missing bricks to the evidence.
 
-    Args:
-        target: The model.
-        others: The model at other sizes.
-        dimension: The varied dimension.
-        evidence: Measurements at all sizes.
-
     Returns:
         The evidence with these bricks, or with the reason why one cannot be interpolated.
     """

@@ -269,10 +269,6 @@ class HasBound(Protocol):
 def require_known(dims: Mapping[str, int], models: Iterable[HasBound]) -> None:
     """Check that each name of ``--dim`` is a dimension of at least one of the models.
 
-    Args:
-        dims: Value by dimension name.
-        models: The readable models, as skeletons or graphs.
-
     Raises:
         UsageError: No model has the dimension; the message lists the known ones.
     """

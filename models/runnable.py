@@ -154,14 +154,6 @@ def runnable_file(
 
     A file with data outside its folder (``--follow-links``) is copied with its data, because runtimes refuse it.
 
-    Args:
-        path: The model file.
-        directory: Folder for a copy's subfolder.
-        name: Name of the subfolder.
-        batch: As for ``load_skeleton``.
-        dims: As for ``load_skeleton``.
-        edit: As for ``ModelSource.runnable``.
-
     Raises:
         ModelError: The model cannot be read, bound or written.
     """

@@ -303,9 +303,6 @@ _CHUNK_BYTES = 1 << 20
 def fingerprint(source: ModelSource) -> str | None:
     """Return a digest of a model's file, the state of its external data, and its bound values.
 
-    Args:
-        source: The model.
-
     Returns:
         A SHA-256, hexadecimal; None for a model that cannot be read.
     """

@@ -156,13 +156,6 @@ def is_deciding(domain: str, op_type: str, slot: int) -> bool:
 def constant_role(domain: str, op_type: str, slot: int, *, known: bool, elements: int) -> Role:
     """Return the role of a constant input.
 
-    Args:
-        domain: The operator's domain, empty for ONNX's own.
-        op_type: The operator.
-        slot: The input slot.
-        known: True if the constant's values are known.
-        elements: Its number of elements.
-
     Returns:
         ``Role.CONSTANT`` or ``Role.WEIGHT``.
     """

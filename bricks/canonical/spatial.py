@@ -10,12 +10,6 @@ import onnx
 
 from .draft import CanonicalDraft, OpsetBound, resolve_axis, rule
 
-# Rules of elementwise operators: broadcasting before opset 7, bounds, casts, activations.
-
-
-# Rules of recurrent operators.
-
-
 _ACTIVATIONS = {"RNN": (b"Tanh",), "GRU": (b"Sigmoid", b"Tanh"), "LSTM": (b"Sigmoid", b"Tanh", b"Tanh")}
 
 

@@ -343,10 +343,6 @@ def det(call: CostedNode) -> Cost:
 
 
 # Work of interpolation and of operators on signals: resizing, grid sampling, Fourier transforms, windows.
-# Work of interpolation and of operators on signals: resizing, grid sampling, Fourier transforms, windows.
-
-
-# Work of interpolation and of operators on signals: resizing, grid sampling, Fourier transforms, windows.
 
 
 _TAPS = {"nearest": 1, "linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4}

@@ -198,9 +198,6 @@ def fused_units(executed: ExecutedModel) -> UnitGroups:
 
     Layers that share an executed operator, directly or through others, are one unit. A layer that the runtime
     eliminates joins a neighbour: the only reader of its result, or else the producer of its input.
-
-    Args:
-        executed: The model's executed graph.
     """
     copied = copied_layers(executed)
     wishes = [set(origin) - copied for origin in executed.origins]

@@ -153,10 +153,6 @@ def with_reuse(graph: ModelGraph, parts: Iterable[LayerSequence]) -> list[LayerS
     """Return a model's sequences, each with the reuse class of its weights if this differs from the model's.
 
     The weight with the most bytes read decides for the sequence.
-
-    Args:
-        graph: The graph that was cut.
-        parts: Its sequences.
     """
     if not iterates(graph.control):
         return list(parts)

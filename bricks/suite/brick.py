@@ -76,10 +76,6 @@ def build_brick(graph: ModelGraph, sequence: LayerSequence) -> Brick:
     Nodes are in canonical form at the canonical opset. If a node exists only later, the first opset with all of them is
     used. If a node has an older meaning or kernel, the last opset with these is used.
 
-    Args:
-        graph: The model.
-        sequence: One of its sequences.
-
     Raises:
         InvalidSequence: It contains a layer that is not live.
     """
@@ -383,12 +379,7 @@ def signature_of(brick: Brick) -> BrickTypes:
 
 
 def signature_in(graph: ModelGraph, part: LayerSequence) -> BrickTypes:
-    """Return the types of a sequence; equal to the brick's, except for constants that are not weights.
-
-    Args:
-        graph: The graph that was cut.
-        part: The sequence.
-    """
+    """Return the types of a sequence; equal to the brick's, except for constants that are not weights."""
     layers = [graph.layers[index] for index in part.layers]
     spatial = [_spatial(layer.node, layer.operands[1].type if len(layer.operands) > 1 else None) for layer in layers]
     return BrickTypes(

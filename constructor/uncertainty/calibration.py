@@ -208,13 +208,7 @@ def least_sd(lacking: Sequence[float]) -> float:
 
 
 def share_held(errors: Sequence[float], halves: Sequence[float], sd: float) -> float:
-    """Return the share of intervals, widened by a deviation, that contain the measured latency.
-
-    Args:
-        errors: As for ``fitted_sd``.
-        halves: As for ``fitted_sd``.
-        sd: Relative standard deviation of the method.
-    """
+    """Return the share of intervals, widened by a deviation, that contain the measured latency."""
     return float(np.mean(np.abs(errors) <= np.hypot(halves, NORMAL * sd)))
 
 

@@ -161,14 +161,7 @@ def _cut_up(
 def decomposed(
     models: Mapping[int, ModelSource], cut: Cut, oracle: ShapeOracle | None, jobs: int
 ) -> Iterator[tuple[int, Decomposition | Failed]]:
-    """Yield position and result of each model as it finishes.
-
-    Args:
-        models: The models by position.
-        cut: How they are cut.
-        oracle: As for ``decompose``.
-        jobs: Number of processes.
-    """
+    """Yield position and result of each model as it finishes."""
     if jobs == 1 or len(models) < 2:
         with Decomposer(cut, oracle=oracle) as decomposer:
             for position, source in models.items():

@@ -283,12 +283,6 @@ class ExecutedGraphs(Workers[Place]):
     ) -> ExecutedModel | None:
         """Return the executed graph of a model from the cache, or None; no worker is started.
 
-        Args:
-            source: The model.
-            skeleton: Its structure.
-            model_graph: Its own graph.
-            oracle: As for ``of``.
-
         Raises:
             UsageError: The backend does not exist, or an option is wrong.
             BackendUnavailable: The runtime is not installed.

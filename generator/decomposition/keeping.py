@@ -42,12 +42,7 @@ _Kept = tuple[
 
 
 def keep_decomposition(model: Decomposition, cut: Cut) -> None:
-    """Keep a decomposition, if its model can be identified and the cache folder can be written.
-
-    Args:
-        model: The decomposition.
-        cut: How it was cut.
-    """
+    """Keep a decomposition, if its model can be identified and the cache folder can be written."""
     entry = _entry(model.source, cut)
     if entry is None:
         return
@@ -66,12 +61,7 @@ def keep_decomposition(model: Decomposition, cut: Cut) -> None:
 
 
 def kept_decomposition(source: ModelSource, cut: Cut) -> Decomposition | None:
-    """Return the kept decomposition of a model; None without one.
-
-    Args:
-        source: The model.
-        cut: How it is cut.
-    """
+    """Return the kept decomposition of a model; None without one."""
     entry = _entry(source, cut)
     folder = kept(_KEPT, entry) if entry is not None else None
     if folder is None:

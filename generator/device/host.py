@@ -38,11 +38,7 @@ def open_device(name: str, cores: tuple[int, ...] = ()) -> Device:
 
 
 def state_of(name: str) -> Mapping[str, Any]:
-    """Return clocks, power, temperature and reasons for held clocks, without opening the device; empty if unknown.
-
-    Args:
-        name: ``cpu`` or ``cuda``.
-    """
+    """Return clocks, power, temperature and reasons for held clocks, without opening the device; empty if unknown."""
     return gpu_state() if name == "cuda" else {}
 
 

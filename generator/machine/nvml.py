@@ -163,11 +163,6 @@ def throttled(before: Mapping[str, Any], after: Mapping[str, Any], elapsed_s: fl
     """Return True if clocks were held back at one of two moments, or for long between them.
 
     Between the moments only power and temperature are known, on GPUs that count their time.
-
-    Args:
-        before: The state at the first moment.
-        after: The state at the second moment.
-        elapsed_s: Time between them.
     """
     if any(not _HELD.isdisjoint(state.get("held_back", ())) for state in (before, after)):
         return True

@@ -66,9 +66,6 @@ def wheel_contents(record: str) -> str:
     """Return the SHA-256 of the files of a package and their hashes: equal for a wheel's RECORD and the installed one.
 
     Scripts, headers and data are left out, since an installation moves them. So are files that the installation makes.
-
-    Args:
-        record: The text of the RECORD.
     """
     lines = []
     for row in csv.reader(record.splitlines()):

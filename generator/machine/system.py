@@ -107,11 +107,7 @@ class Quietness:
 
 
 def quietness(*, watch_s: float = 0.5) -> Quietness:
-    """Watch the machine for a moment and judge it.
-
-    Args:
-        watch_s: Duration of the watch in seconds.
-    """
+    """Watch the machine for a moment and judge it."""
     used, steal = _watch(watch_s)
     busy = statistics.fmean(used.values())
     state = machine_state()
@@ -138,11 +134,7 @@ def quietness(*, watch_s: float = 0.5) -> Quietness:
 
 
 def topology_notes(root: Path = CPUS) -> list[str]:
-    """Return facts about cores and caches that differ from the tested machines.
-
-    Args:
-        root: The kernel's description of the processors.
-    """
+    """Return facts about cores and caches that differ from the tested machines."""
     notes, used, whole = [], physical_cores(root), all_cores(root)
     if len(used) < len(whole):
         notes.append(
@@ -160,11 +152,7 @@ def topology_notes(root: Path = CPUS) -> list[str]:
 
 
 def free_cores(*, watch_s: float = 0.3) -> int:
-    """Return the number of physical cores that this process may use and that are idle.
-
-    Args:
-        watch_s: Duration of the watch in seconds.
-    """
+    """Return the number of physical cores that this process may use and that are idle."""
     used, _ = _watch(watch_s)
     return sum(all(used.get(cpu, 0.0) <= _IDLE_SHARE for cpu in siblings(core)) for core in physical_cores())
 

@@ -132,9 +132,6 @@ class Pace:
         """Return True if there is time to repeat a session, and count it as a session to come.
 
         There is time if all sessions to come can be half as long as the session to repeat.
-
-        Args:
-            taken_s: Duration of the session to repeat.
         """
         if self.budget_s is not None and self.budget_s - self.elapsed_s < (1 + self.waiting) * taken_s / 2:
             return False
@@ -142,12 +139,7 @@ class Pace:
         return True
 
     def enough(self, done: int, planned: int) -> bool:
-        """Return True if a session has made enough visits.
-
-        Args:
-            done: Its visits of each item.
-            planned: Its planned visits of each item.
-        """
+        """Return True if a session has made enough visits."""
         if self.budget_s is None:
             return done >= planned or work_clock() >= self.deadline
         fewest = max(self.least, math.ceil(planned * MIN_SAMPLES / max(self.wanted, 1)))

@@ -74,14 +74,6 @@ def begin_run(  # noqa: PLR0917
 ) -> Run:
     """Store the provenance of a run's measurements, before the first measurement.
 
-    Args:
-        store: Open for writing.
-        settings: Recorded as the run's options.
-        order: Command, suite, node, campaign and label.
-        system: This machine.
-        stack: The stack that it runs.
-        more: Further options to record.
-
     Raises:
         UsageError: A name has other characters than letters, digits, dots, dashes and underscores, or too many.
     """

@@ -97,9 +97,6 @@ def join_attention(model: onnx.ModelProto) -> int:
     """Replace every attention of several operators by one operator, in place; return their number.
 
     A model stays unchanged if one of its operators changed its meaning before opset 23.
-
-    Args:
-        model: The model.
     """
     opset = next((entry for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), None)
     op_types = {node.op_type for node in model.graph.node if not node.domain}
@@ -210,9 +207,6 @@ def with_attention(data: bytes) -> bytes:
 
     The optimiser needs the family of a model. Each family is tried, and the result with most fused attention is used.
     It runs in a separate process, because it changes Python's search path and leaves temporary folders.
-
-    Args:
-        data: The model, with its weights.
 
     Raises:
         BackendError: The model has no attention.

@@ -39,11 +39,7 @@ from .synthetic.weights import synthesise
 
 
 def shared_buffers(graph: onnx.GraphProto) -> dict[str, str]:
-    """Return the outputs that a loop binds to the memory of an input, each with that input, by name.
-
-    Args:
-        graph: The network.
-    """
+    """Return the outputs that a loop binds to the memory of an input, each with that input, by name."""
     inputs, outputs = _shapes(graph.input), _shapes(graph.output)
     return {
         present: past

@@ -258,10 +258,6 @@ def repeated(network: Network, *, unroll: int) -> Network:
 def split(optimised: Network, networks: Sequence[Network]) -> list[Network]:
     """Split an optimised network into the parts that ``merge`` put together, with their inputs and outputs.
 
-    Args:
-        optimised: The optimised form of the merged network.
-        networks: The networks that ``merge`` got.
-
     Raises:
         BackendError: A node belongs to several of them, or to none.
     """

@@ -2,27 +2,7 @@
 
 The parent writes a request to the worker's standard input and reads its reply from the standard output. The two pipes
 carry nothing else. The protocol has files, names and numbers only, so that a worker in another environment can speak
-it too.
-
-===========  ============  ============================================================
-request      reply         effect
-===========  ============  ============================================================
-``Hello``    ``Greeting``  the backend is loaded, its options are checked, limits are set
-``Load``     ``Loaded``    a network, or a pack of bricks, is loaded, run once, and kept
-``Time``     ``Timed``     a kept network is executed, between two probes of the machine
-``Read``     ``Readings``  the times of a pack's bricks are read, visit by visit
-``Outputs``  ``Done``      inputs and outputs of a kept network are written to a file
-``Drop``     ``Done``      a kept network is dropped
-``Types``    ``Typed``     types of values are found by one execution
-``Extract``  ``Done``      the graph that the runtime executes is written to a folder
-``Profile``  ``Profiled``  a network is run under the runtime's profiler
-``Trace``    ``Traced``    a network is run unchanged, and its nodes' executions are counted
-``Occupy``   ``Occupied``  a network is loaded and executed in a process that holds nothing else
-``Decode``   ``Done``      a decoder is loaded and kept, to be run token by token
-``Answer``   ``Answered``  a kept decoder is executed, each time with the cache of the time before
-``Bye``      ``Done``      the worker ends, as it does when its input closes
-any          ``Refused``   the worker could not do it, and goes on
-===========  ============  ============================================================
+it too. ``docs/contributing/architecture.md`` lists the requests with their replies; ``Refused`` may answer any.
 """
 
 from __future__ import annotations
@@ -167,69 +147,41 @@ class Time(Request, frozen=True):
 
 
 class Read(Request, frozen=True):
-    """End the profile of a pack and read its times; the pack stays loaded.
-
-    Attributes:
-        id: Id of the pack.
-    """
+    """End the profile of a pack and read its times; the pack stays loaded."""
 
     id: str
 
 
 class Outputs(Request, frozen=True):
-    """Execute a loaded network once, and write its inputs and outputs.
-
-    Attributes:
-        id: Id of the network.
-        to: The npz file.
-    """
+    """Execute a loaded network once, and write its inputs and outputs to an npz file."""
 
     id: str
     to: str
 
 
 class Types(Request, frozen=True):
-    """Execute a skeleton once to find types.
-
-    Attributes:
-        file: The skeleton.
-        names: The values.
-    """
+    """Execute a skeleton once to find types."""
 
     file: NetworkFile
     names: tuple[str, ...]
 
 
 class Extract(Request, frozen=True):
-    """Write the graph that the runtime executes for a model.
-
-    Attributes:
-        file: The model.
-        to: The folder.
-    """
+    """Write the graph that the runtime executes for a model to a folder."""
 
     file: NetworkFile
     to: str
 
 
 class Profile(Request, frozen=True):
-    """Run a network under the runtime's profiler.
-
-    Attributes:
-        file: The network.
-        count: Executions.
-    """
+    """Run a network under the runtime's profiler."""
 
     file: NetworkFile
     count: int
 
 
 class Trace(Request, frozen=True):
-    """Run a network unchanged and count how often each node is executed.
-
-    Attributes:
-        file: The network.
-    """
+    """Run a network unchanged and count how often each node is executed."""
 
     file: NetworkFile
 
@@ -279,11 +231,7 @@ class Answer(Request, frozen=True):
 
 
 class Drop(Request, frozen=True):
-    """Drop a loaded network, pack or decoder; an unknown id is ignored.
-
-    Attributes:
-        id: Its id.
-    """
+    """Drop a loaded network, pack or decoder; an unknown id is ignored."""
 
     id: str
 
@@ -440,11 +388,7 @@ class Typed(Reply, frozen=True):
 
 
 class Profiled(Reply, frozen=True):
-    """Reply to ``Profile``.
-
-    Attributes:
-        view: What the profiler reports.
-    """
+    """Reply to ``Profile``."""
 
     view: KernelView
 

@@ -78,12 +78,7 @@ def _taken_streams() -> Iterator[tuple[IO[str], IO[str]]]:
 
 
 def refusal(error: Exception, path: str = "") -> Refused:
-    """Return the reply for an exception: its kind, and one line without paths of this machine.
-
-    Args:
-        error: The exception.
-        path: The file of the request.
-    """
+    """Return the reply for an exception: its kind, and one line without paths of this machine."""
     kinds: tuple[tuple[type[Exception], Refusal], ...] = (
         (UnsupportedBrick, Refusal.UNSUPPORTED),
         (BackendUnavailable, Refusal.UNAVAILABLE),

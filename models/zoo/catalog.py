@@ -61,10 +61,6 @@ def exported(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> Skeleton:
 def exported_open(recipe: Recipe, batch: int) -> onnx.ModelProto:
     """Return the model of a recipe with its dimensions open under their names, for a loop of any length.
 
-    Args:
-        recipe: The recipe.
-        batch: Inputs per execution.
-
     Raises:
         ModelError: As in ``exported``.
     """
@@ -224,10 +220,6 @@ def open_structure(name: str, *, batch: int | None = None) -> onnx.ModelProto:
 
 def fingerprint(name: str, dims: Mapping[str, int]) -> str:
     """Return a digest of a zoo model, without its batch and anything constant in one version of dlbricks and onnx.
-
-    Args:
-        name: A name of ``names()``.
-        dims: As in ``structure``.
 
     Raises:
         ModelError: The entry's extra is not installed.

@@ -94,9 +94,6 @@ class ProductProblem:
 def problem_of(model: onnx.ModelProto) -> ProductProblem:
     """Translate a brick of one product.
 
-    Args:
-        model: A brick's network.
-
     Raises:
         UnsupportedBrick: The brick is different; the message names the operator and says why.
     """

@@ -260,9 +260,6 @@ _RANK = 4
 def attention(nodes: Sequence[CudnnNode]) -> bool:
     """Add a single operation for the whole brick if it is attention.
 
-    Args:
-        nodes: Nodes of the brick, in order.
-
     Returns:
         True if it is; otherwise nothing was added.
     """
@@ -334,9 +331,6 @@ _REFUSED = {
 
 def translate(model: onnx.ModelProto) -> OperationGraph:
     """Return the operation graph of a brick.
-
-    Args:
-        model: A brick's network.
 
     Raises:
         UnsupportedBrick: cuDNN's graph API lacks it; the message names the operator and says why.

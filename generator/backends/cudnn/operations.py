@@ -74,11 +74,7 @@ class Tensor:
     relaid: bool = False
 
     def strides(self, *, channels_last: bool = False) -> tuple[int, ...]:
-        """Return the distance in elements between neighbours along each dimension.
-
-        Args:
-            channels_last: Images have their channels fastest in memory.
-        """
+        """Return the distance in elements between neighbours along each dimension."""
         order = tuple(range(len(self.shape))) if self.relaid else self.order or tuple(range(len(self.shape)))
         if channels_last and self.image and not self.order:
             order = (0, *range(2, len(self.shape)), 1)
@@ -236,14 +232,7 @@ def in_memory(tensor: Tensor, values: Mapping[str, Array], *, channels_last: boo
 
 
 def from_memory(tensor: Tensor, flat: Array, shape: tuple[int, ...], *, channels_last: bool) -> Array:
-    """Return the value of an output.
-
-    Args:
-        tensor: As for ``in_memory``.
-        flat: Its elements in memory order.
-        shape: Shape of the value in the network.
-        channels_last: As for ``in_memory``.
-    """
+    """Return the value of an output."""
     if not (channels_last and tensor.image):
         return flat.reshape(shape)
     ordered = flat.reshape((tensor.shape[0], *tensor.shape[2:], tensor.shape[1]))

@@ -49,10 +49,6 @@ class Target:
 def lower(graph: OperationGraph, target: Target) -> Any:
     """Build and validate the library's graph.
 
-    Args:
-        graph: A brick.
-        target: Precision, layout and device.
-
     Returns:
         A validated ``cudnn.pygraph`` with its non-virtual tensors under their names.
 

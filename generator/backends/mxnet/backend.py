@@ -348,11 +348,7 @@ _BLOCK = 8
 
 
 def read_in_blocks(symbol: Symbol) -> frozenset[str]:
-    """Variables that operators read which compute in blocks.
-
-    Args:
-        symbol: A brick as it is executed.
-    """
+    """Variables that operators read which compute in blocks."""
     nodes = json.loads(symbol.tojson())["nodes"]
     read = (nodes[source] for node in nodes if node["op"] in _READERS for source, *_ in node["inputs"])
     return frozenset(str(node["name"]) for node in read if node["op"] == "null")

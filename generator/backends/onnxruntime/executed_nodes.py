@@ -341,11 +341,7 @@ _FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.Tens
 
 
 def with_read_outputs(network: Network) -> Network:
-    """Return a network whose floating-point outputs are read by a node each, which writes the output in their place.
-
-    Args:
-        network: A brick, or several that share nothing.
-    """
+    """Return a network whose floating-point outputs are read by a node each, which writes the output in their place."""
     model = deepcopy(network.brick)
     made = {value for node in model.graph.node for value in node.output}
     for value in model.graph.output:
@@ -357,12 +353,7 @@ def with_read_outputs(network: Network) -> Network:
 
 
 def without_readers(optimised: Network, network: Network) -> Network:
-    """Return an optimised network without the readers of ``with_read_outputs``; outputs of one value become one.
-
-    Args:
-        optimised: The optimised form.
-        network: The network before readers were added.
-    """
+    """Return an optimised network without the readers of ``with_read_outputs``; outputs of one value become one."""
     model = deepcopy(optimised.brick)
     graph = model.graph
     readers = {node.output[0]: node for node in graph.node if node.output and node.output[0].startswith(_READ)}
@@ -394,10 +385,6 @@ _BLOCKED = "@blocked:"
 
 def with_blocked_summands(network: Network, optimised: Network) -> Network | None:
     """Put a pooling of one element behind inputs that are added to blocked values.
-
-    Args:
-        network: A brick, or several that share nothing.
-        optimised: Its optimised form.
 
     Returns:
         An equivalent network; None without an input of this kind.

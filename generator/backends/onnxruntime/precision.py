@@ -285,9 +285,6 @@ _PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
 def quantised_network(network: Network) -> Network:
     """Quantize the weights of matrix products.
 
-    Args:
-        network: A brick, or a whole model.
-
     Returns:
         The network itself if it lacks products with constant weights.
 

@@ -563,12 +563,7 @@ def traced(options: ort.SessionOptions, load: Callable[[ort.SessionOptions], Exe
 
 
 def launches(nodes: Sequence[Mapping[str, Any]], domains: Mapping[str, Mapping[str, str]]) -> list[Launch]:
-    """Return the kernels of one execution.
-
-    Args:
-        nodes: Events of nodes, in order.
-        domains: Domain by operator and node name.
-    """
+    """Return the kernels of one execution."""
     kernels: list[Launch] = []
     for node in nodes:
         operator, provider = node["args"]["op_name"], node["args"]["provider"]

@@ -84,10 +84,6 @@ def executed_graph(compiled: openvino.CompiledModel, made_of: Mapping[str, tuple
 
     Values that depend on constants alone are computed when the model is compiled; they are constants here. All values
     except the inputs get new names.
-
-    Args:
-        compiled: The model.
-        made_of: The result of ``renamed``.
     """
     executed = compiled.get_runtime_model()
     model = onnx.ModelProto(ir_version=_IR_VERSION)

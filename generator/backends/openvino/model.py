@@ -46,11 +46,6 @@ _NOT_COMPUTING = frozenset({"Parameter", "Result", "Convert", "ConvertLike", "Sh
 def read_model(core: openvino.Core, network: Network, dtype: str = NATIVE) -> openvino.Model:
     """Read a network's model, with the shapes of its inputs.
 
-    Args:
-        core: The runtime.
-        network: The network.
-        dtype: The precision to compute in.
-
     Raises:
         UnsupportedBrick: It has strings (a request with strings crashes the process when it is freed), or it computes
             in a type that OpenVINO would replace.
