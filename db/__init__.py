@@ -51,4 +51,4 @@ __getattr__, __dir__ = lazy(
         "Transferred": "transfer",
         "merge": "merging",
     },
-)
+)  # fmt: skip
