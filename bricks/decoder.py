@@ -146,11 +146,6 @@ class Decoder:
     def dims(self, *, batch: int, new: int, past: int) -> dict[str, int]:
         """Return the size of every open dimension.
 
-        Args:
-            batch: Sequences at once.
-            new: New tokens of each.
-            past: Cached positions of each.
-
         Raises:
             UsageError: The file fixes another size, or one dimension counts two things.
         """

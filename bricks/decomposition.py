@@ -66,12 +66,7 @@ class Decomposition:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A model that cannot be decomposed.
-
-    Attributes:
-        source: The model.
-        reason: The reason, in one line.
-    """
+    """A model that cannot be decomposed."""
 
     source: ModelSource
     reason: str

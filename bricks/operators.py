@@ -433,7 +433,7 @@ _ROWS = (
     Operator("GlobalMaxPool", Kind.GLOBAL_POOL, work=elementwise.COMPARED, traits=_T.MAXIMUM | _T.SHRINKS),
     # region
     Operator("MaxRoiPool", Kind.REGION, work=linear.max_roi_pool, shaped_by=_OPERANDS),
-    Operator("MaxUnpool", Kind.REGION, work=linear.max_unpool, deciding=(2,), shaped_by=_OPERANDS),
+    Operator("MaxUnpool", Kind.REGION, work=elementwise.move, deciding=(2,), shaped_by=_OPERANDS),
     Operator("RoiAlign", Kind.REGION, work=linear.roi_align, shaped_by=_OPERANDS),
     # normalisation
     Operator("BatchNormalization", Kind.NORMALISATION, work=elementwise.batch_norm,

@@ -193,12 +193,7 @@ def critical_path(quotient: Quotient, latencies: Sequence[float]) -> CriticalPat
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """Windows that cover every layer of a model once.
-
-    Attributes:
-        quotient: Their quotient DAG.
-        keys: Key of the brick of each.
-    """
+    """Windows that cover every layer of a model once."""
 
     quotient: Quotient
     keys: tuple[str, ...]
@@ -212,14 +207,12 @@ class LowerBound:
         sequential: Least sum of lowest latencies.
         critical_path: Least of the greatest sums along a path; at most ``sequential``.
         sequential_keys: Bricks of the cover of ``sequential``.
-        critical_path_keys: Bricks of the cover of ``critical_path``.
-        path_keys: Bricks on this path.
+        path_keys: Bricks on the critical path.
     """
 
     sequential: float
     critical_path: float
     sequential_keys: tuple[str, ...]
-    critical_path_keys: tuple[str, ...]
     path_keys: tuple[str, ...]
 
 
@@ -271,8 +264,8 @@ def lower_bound(covers: Iterable[Cover], lowest: Mapping[str, float]) -> LowerBo
             paths.append((path.latency, cover.keys, tuple(cover.keys[position] for position in path.members)))
     if not sums:
         return None
-    (least_sum, of_sum), (least_path, of_path, members) = min(sums), min(paths)
-    return LowerBound(least_sum, least_path, of_sum, of_path, members)
+    (least_sum, of_sum), (least_path, _, members) = min(sums), min(paths)
+    return LowerBound(least_sum, least_path, of_sum, members)
 
 
 # Selection bias of a lower bound from noisy latencies.

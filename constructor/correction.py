@@ -60,13 +60,7 @@ Known = Weights | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Measurements in a sum, repeated by occurrence.
-
-    Attributes:
-        parts: The sequences.
-        members: Their measurements.
-        state: Their cache state.
-    """
+    """Measurements in a sum, repeated by occurrence."""
 
     parts: tuple[LayerSequence, ...]
     members: tuple[Measurement, ...]

@@ -283,11 +283,7 @@ def _iterated(model: Decomposition) -> set[tuple[int, str]]:
 
 
 def ends_in_view(operators: Sequence[str]) -> bool:
-    """Return True if a brick ends with a reordering or selection of values.
-
-    Args:
-        operators: Its operators, in order.
-    """
+    """Return True if a brick ends with a reordering or selection of values."""
     last = next((name for name in reversed(operators) if name not in having(Trait.THROUGH)), "")
     return last in having(Trait.STRIDED)
 

@@ -124,13 +124,7 @@ Table = Callable[[BrickMeasurements], Mapping[str, Measurement]]
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A model at one size of a dimension.
-
-    Attributes:
-        size: The size.
-        model: The decomposed model.
-        executed: Its executed graph.
-    """
+    """A model at one size of a dimension."""
 
     size: int
     model: Decomposition

@@ -45,11 +45,7 @@ def intervened(executed: ExecutedModel) -> Interventions:
 
 
 def intervened_in(model: Decomposition) -> Interventions:
-    """Return the bricks of a model's executed graph; the model's own sequences, if they are its single layers.
-
-    Args:
-        model: A decomposition with an executed graph.
-    """
+    """Return the bricks of a model's executed graph; the model's own sequences, if they are its single layers."""
     assert model.executed is not None  # noqa: S101  # the caller has checked it
     if model.graph is model.executed.graph and all(len(part.own) == 1 for part in model.sequences):
         return Interventions(model.executed, model.sequences, model.level)

@@ -107,15 +107,7 @@ _FLOPS = (("amx", 64.0), ("avx512", 64.0), ("avx2", 32.0), ("asimd", 16.0), ("ne
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """System, runtime and conditions of a measured brick.
-
-    Attributes:
-        system: Key of the system.
-        backend: The runtime.
-        device: Its device.
-        threads: Threads.
-        dtype: Precision.
-    """
+    """System, runtime and conditions of a measured brick."""
 
     system: str
     backend: str
@@ -209,13 +201,8 @@ class Forest:
     operators: tuple[str, ...]
 
     @classmethod
-    def fitted(cls, examples: Sequence[Example], seed: int = 0) -> Self:
-        """Fit a forest to measured bricks, independent of their order; thousands take some seconds.
-
-        Args:
-            examples: The bricks; at least one.
-            seed: Random seed of the trees.
-        """
+    def fitted(cls, examples: Sequence[Example]) -> Self:
+        """Fit a forest to measured bricks, at least one, independent of their order; thousands take some seconds."""
         from sklearn.ensemble import ExtraTreesRegressor
 
         operators = tuple(sorted({example.features.operator for example in examples}))
@@ -227,7 +214,7 @@ class Forest:
             ratio = math.log(latency_ns / floor_ns)
             rows.append((*_numbers(features, level, machine, positions[features.operator]), ratio, latency_ns))
         table = np.array(sorted(rows))
-        trees = ExtraTreesRegressor(_TREES, random_state=seed, n_jobs=-1)
+        trees = ExtraTreesRegressor(_TREES, random_state=0, n_jobs=-1)
         trees.fit(table[:, :-2].astype(np.float32), table[:, -2], sample_weight=np.sqrt(table[:, -1]))
         fitted = [tree.tree_ for tree in trees.estimators_]
         counts = [tree.node_count for tree in fitted]
@@ -273,12 +260,7 @@ class Forest:
             nodes = further
 
     def guess(self, bricks: Sequence[tuple[Features, int]], machine: Machine) -> Guess:
-        """Predict unmeasured bricks.
-
-        Args:
-            bricks: Features and footprint class of each.
-            machine: Rates of the system.
-        """
+        """Predict unmeasured bricks."""
         if not bricks:
             return Guess((), np.zeros(0), np.zeros(0), np.zeros((0, 0), dtype=np.float32), np.zeros(0, dtype=bool))
         positions = {operator: index for index, operator in enumerate(self.operators)}
@@ -447,12 +429,7 @@ class Belief:
         self.apart[np.ix_(touched, touched)] -= np.outer(gain, shared)
 
     def total(self, bricks: Weighted, known_ns: float = 0.0) -> PredictedTotal:
-        """Return the latency of a model.
-
-        Args:
-            bricks: Occurrences of each predicted brick.
-            known_ns: Sum of all other bricks.
-        """
+        """Return the latency of a model."""
         places, counts = list(bricks), np.array([*bricks.values()], dtype=np.float64)
         parts = counts * np.exp(self.log_ns[places])
         total_ns = float(parts.sum()) + known_ns

@@ -194,11 +194,6 @@ def upgrade_body(
 ) -> tuple[onnx.GraphProto, dict[str, int]]:
     """Bring every node of a nameless body into canonical form.
 
-    Args:
-        body: A body from ``nameless_attributes``.
-        opsets: The model's opsets.
-        form: The function ``canonical_form`` for operators in bodies.
-
     Returns:
         The body, and its opsets by domain.
 

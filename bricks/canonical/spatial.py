@@ -353,11 +353,6 @@ def max_unpool(draft: CanonicalDraft) -> None:
     _fill(draft, "pads", (0,) * (2 * rank))
 
 
-@rule("MaxRoiPool")
-def max_roi_pool(draft: CanonicalDraft) -> None:
-    """Change nothing: defaults suffice."""
-
-
 @rule("Col2Im")
 def col2im(draft: CanonicalDraft) -> None:
     """Make strides, padding and dilations explicit."""

@@ -204,9 +204,9 @@ def convolution(call: CostedNode, *, weight: int = 1) -> int:
     return call.output().elements * (filters.elements // filters.shape[0])
 
 
-def product(call: CostedNode, *, slot: int = 0, transposed: bool = False) -> int:
+def product(call: CostedNode, *, transposed: bool = False) -> int:
     """``macs = output elements * K``, K the common dimension; batched and broadcast like numpy.matmul."""
-    shape = call.input(slot).shape
+    shape = call.input(0).shape
     if not shape:
         raise UnknownCostError(f"{call.node.op_type} of a scalar")
     return call.output().elements * shape[-2 if transposed else -1]
@@ -454,12 +454,6 @@ def _lp(p: int, taps: int, n: int) -> Cost:
     if p == 2:
         return Cost(additions=taps, multiplications=taps, divisions=n)
     return Cost(additions=taps, exponentials=taps + n)
-
-
-def max_unpool(call: CostedNode) -> Cost:
-    """Move bytes only."""
-    call.output()
-    return Cost()
 
 
 def roi_align(call: CostedNode) -> Cost:

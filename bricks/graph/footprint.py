@@ -138,12 +138,7 @@ def iterates(control: Iterable[ControlFlow]) -> bool:
 
 
 def own_level(control: Iterable[ControlFlow], size: int) -> int:
-    """Return the footprint class of a model; ``REPEAT_LEVELS`` are used only with expanded control flow.
-
-    Args:
-        control: Its control flow.
-        size: Its footprint in bytes.
-    """
+    """Return the footprint class of a model; ``REPEAT_LEVELS`` are used only with expanded control flow."""
     if size <= _CORE_BYTES:
         return CORE_LEVEL
     return repeat_level_of(size) if any(flow.layers for flow in control) else level_of(size)

@@ -81,11 +81,7 @@ and such a latency is known to no better than a factor of two."""
 
 
 def valued_share(timed: Iterable[tuple[Sequence[str], float]]) -> float:
-    """Return the share of a sum in bricks whose time depends on the values of their operands.
-
-    Args:
-        timed: Operators and latency of each brick.
-    """
+    """Return the share of a sum in bricks whose time depends on the values of their operands."""
     total, valued = 0.0, 0.0
     for op_types, latency in timed:
         total += latency

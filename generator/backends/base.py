@@ -536,10 +536,6 @@ class Backend(ABC):
     def require_dtype(self, dtype: str, device: str = "") -> None:
         """Make sure that it can compute in a precision.
 
-        Args:
-            dtype: The precision.
-            device: The device; empty: any device.
-
         Raises:
             UsageError: It cannot; the message lists its precisions.
         """
@@ -665,11 +661,7 @@ class Backend(ABC):
         return self.optimised(network, settings)
 
     def edges(self, network: Network) -> frozenset[int]:
-        """Return the indices of nodes that change the layout of a brick's inputs and outputs; a model has few of them.
-
-        Args:
-            network: A brick of ``optimised_bricks``.
-        """
+        """Return the indices of nodes that change the layout of a brick's inputs and outputs; few in a model."""
         return frozenset()
 
     # Bricks that are enqueued in the stream of a device, where events between them measure their times

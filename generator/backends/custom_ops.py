@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from ...errors import BackendError, UsageError
@@ -100,11 +100,6 @@ def adopt(files: Mapping[str, str]) -> None:
         if held != digest:
             raise BackendError(f"a library of custom operators is no longer what it was ({held} instead of {digest})")
         _files[digest] = Path(path)
-
-
-def paths_of(options: Mapping[str, str]) -> Iterable[str]:
-    """Paths of the libraries that options name, in the order of their digests."""
-    return files_of(options).values()
 
 
 def _digest(path: Path) -> str:

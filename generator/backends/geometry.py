@@ -67,12 +67,6 @@ _ROUNDED: dict[str, Callable[[_Places], _Places]] = {
 def coordinates(size: int, target: int, scale: float, how: str) -> _Places | None:
     """Return the source coordinate of each element of a resized axis.
 
-    Args:
-        size: Size of the axis.
-        target: Size after resizing.
-        scale: Ratio of both sizes.
-        how: ``coordinate_transformation_mode``.
-
     Returns:
         Coordinates; None for an unknown mode.
     """

@@ -29,11 +29,6 @@ from ..worker.messages import Place
 def run_as_given(source: ModelSource, folder: Path, control: Iterable[ControlFlow]) -> Runnable:
     """Return a model for execution along its given courses: a changed copy if courses are given.
 
-    Args:
-        source: The model.
-        folder: As for ``ModelSource.runnable``.
-        control: Its control flow, as returned by ``bricks.graph.control.write_out``.
-
     Raises:
         ModelError: It cannot be read, bound or written.
     """

@@ -30,14 +30,7 @@ ORDER BY j.id
 
 @dataclass(frozen=True, slots=True)
 class CellFailure:
-    """A cell that could not be measured.
-
-    Attributes:
-        campaign: Its campaign.
-        node: Its node.
-        cell: Description of the cell.
-        reason: Why it failed.
-    """
+    """A cell that could not be measured."""
 
     campaign: str
     node: str

@@ -89,11 +89,7 @@ def cuda_gpu() -> CudaGpu | None:
 
 
 def driver_version(path: Path = _SIGNS[0]) -> str:
-    """Return the version of NVIDIA's kernel module; empty if it is unknown.
-
-    Args:
-        path: The module's own description.
-    """
+    """Return the version of NVIDIA's kernel module; empty if it is unknown."""
     with suppress(OSError):
         match = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", path.read_text())
         return match.group() if match else ""

@@ -273,10 +273,6 @@ def _compare(
 def difference(values: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
     """Return the difference of two arrays of one shape.
 
-    Args:
-        values: Any values.
-        other: Values of the reference.
-
     Returns:
         For floating-point numbers, the largest difference divided by the largest finite value of ``other``; infinite if
         an element is finite in one array only. For other types, the share of elements that differ.

@@ -128,13 +128,7 @@ class SampleRecorder:
 
 
 class StoreRecorder(SampleRecorder):
-    """Writes to the database: blocks at the end of each session, every result and every failure, each in one commit.
-
-    Args:
-        store: Open for writing.
-        run: Provenance; the run has begun.
-        costs: Receives the time of commits and statistics.
-    """
+    """Writes to the database: blocks at the end of each session, every result and every failure, each in one commit."""
 
     def __init__(self, store: Store, run: Run, costs: RunCosts) -> None:
         super().__init__(costs)

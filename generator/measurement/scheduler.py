@@ -102,15 +102,7 @@ class _Session:
 
 
 class Scheduler:
-    """Visits the tasks of a plan until each member has a result or an error, or the budget is spent.
-
-    Args:
-        plan: Groups to measure.
-        workers: Workers by place.
-        recorder: Receives blocks, results and failures.
-        pace: Number of visits and total time.
-        progress: Called between visits.
-    """
+    """Visits the tasks of a plan until each member has a result or an error, or the budget is spent."""
 
     def __init__(
         self,

@@ -342,10 +342,6 @@ def membership_of(sources: Sources, suite: Suite) -> Membership:
 
     The bricks that the suite notes for a model are used; in a suite of source layers, only for models with static
     shapes. If a model has bricks outside the suite because another runtime made it, it is visited with other bricks.
-
-    Args:
-        sources: The models, cut like the suite.
-        suite: The bricks.
     """
     suite_keys = frozenset(suite.keys)
     noted = suite.annotations or {}

@@ -370,10 +370,6 @@ def export_brick(brick: Brick, path: str | os.PathLike[str], *, seed: int = 0, i
 def to_graphsurgeon(brick: Brick, *, seed: int = 0) -> gs.Graph:
     """Return a brick as a graph of ONNX GraphSurgeon, to edit it; ``export_brick`` writes the same network.
 
-    Args:
-        brick: The brick.
-        seed: Of the weights.
-
     Raises:
         BackendError: It cannot be assembled.
 

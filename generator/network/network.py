@@ -129,12 +129,7 @@ def narrowed_to(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[An
 
 
 def relative_difference(values: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
-    """Return the largest difference over the largest finite value of ``other``; infinite if only one is finite.
-
-    Args:
-        values: Numbers, of any type that becomes float64.
-        other: Likewise, of the same shape.
-    """
+    """Return the largest difference over the largest finite value of ``other``; infinite if only one is finite."""
     first, two = values.astype(np.float64), other.astype(np.float64)
     finite = np.isfinite(two)
     if not np.array_equal(first[~finite], two[~finite], equal_nan=True) or not np.isfinite(first[finite]).all():

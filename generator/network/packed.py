@@ -239,12 +239,7 @@ def merge(networks: Sequence[Network]) -> Network:
 
 
 def repeated(network: Network, *, unroll: int) -> Network:
-    """Return a network in executed form with copies of itself that share nothing; equal weights are rotated.
-
-    Args:
-        network: The network.
-        unroll: Number of copies, itself included.
-    """
+    """Return a network in executed form as ``unroll`` copies that share nothing; equal weights are rotated."""
     if unroll == 1:
         return network
     copies = [
@@ -305,12 +300,7 @@ def _part(optimised: Network, network: Network, index: int, owner: Mapping[int, 
 
 
 def crossing(network: Network, edges: Collection[int]) -> tuple[str, ...]:
-    """Return the values between a brick's own nodes and the layout changes at its edges.
-
-    Args:
-        network: The brick.
-        edges: Indices of the layout changes in ``network.brick.graph.node``.
-    """
+    """Return the values between a brick's own nodes and the layout changes at its edges."""
     nodes = network.brick.graph.node
     own = [node for index, node in enumerate(nodes) if index not in edges]
     written = {value for index in edges for value in nodes[index].output if value}

@@ -201,12 +201,7 @@ class Occupy(Request, frozen=True):
 
 
 class Decode(Request, frozen=True):
-    """Load a decoder and keep it.
-
-    Attributes:
-        id: Names it in later requests.
-        decoder: The decoder.
-    """
+    """Load a decoder and keep it."""
 
     id: str
     decoder: DecoderFile
@@ -260,12 +255,7 @@ class Refusal(StrEnum):
 
 
 class Refused(Reply, frozen=True):
-    """The worker could not execute a request.
-
-    Attributes:
-        kind: Kind of the refusal.
-        reason: One line that names the cause.
-    """
+    """The worker could not execute a request."""
 
     kind: Refusal
     reason: str

@@ -31,9 +31,6 @@ def constant_bytes(model: onnx.ModelProto) -> int:
 class GraphWriter:
     """Append-only builder of one skeleton; every method returns the name of its value.
 
-    Args:
-        name: The graph's name.
-
     Example:
         >>> graph = GraphWriter("double")
         >>> x = graph.input("x", (1, 4))

@@ -201,11 +201,6 @@ Array = npt.NDArray[Any]
 class Operands:
     """Operands and result of a brick of one product.
 
-    Args:
-        network: One copy, with a model.
-        dtype: Precision of the settings.
-        memory: Memory for them.
-
     Attributes:
         problem: The product.
         dtype: Precision of all of them in memory.

@@ -34,11 +34,6 @@ class DeviceCall:
 
     Inputs go to the device on request, so that parameters stay on the host.
 
-    Args:
-        network: One copy, with a model.
-        dtype: Precision that replaces float32.
-        memory: Memory for the values.
-
     Raises:
         UnsupportedBrick: The brick has several operators, or values that cannot be held.
     """

@@ -114,7 +114,7 @@ def session_options(network: Network, settings: base.Settings) -> ort.SessionOpt
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if has_global_pool(settings):
         options.use_per_session_threads = False
-    for path in paths_of(settings.options):
+    for path in files_of(settings.options).values():
         options.register_custom_ops_library(path)
     for name, size in network.overrides.items():
         options.add_free_dimension_override_by_name(name, size)

@@ -186,9 +186,6 @@ def is_left(network: Network) -> bool:
 _DISCARDED_BYTES = 8193
 """Initializers from this size on are discarded: 1,024 elements of 8 bytes are the most that a skeleton keeps."""
 
-_KERNEL = "_kernel_time"
-"""Ends the name of the profile's event for the execution of one node."""
-
 _BEFORE_LAYOUT = "extended"
 _LAYOUTS = frozenset({"layout", "all"})
 """Levels that change layouts: operators get new values there, which carry none of the source's names."""
@@ -302,9 +299,9 @@ def _types(
         BackendError: A node was not executed, so that the saved graph is not the session's.
     """
     profiled = {
-        event["name"].removesuffix(_KERNEL): event["args"]
+        event["name"].removesuffix(KERNEL): event["args"]
         for event in events
-        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL)
+        if event.get("cat") == "Node" and event["name"].endswith(KERNEL)
     }
     alike = {(run["op_name"], *_listed(run["input_type_shape"])): run for run in profiled.values()}
     types_by_value = dict(inputs)

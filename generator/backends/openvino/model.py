@@ -244,12 +244,7 @@ def with_edges(model: openvino.Model, edges: Edges) -> openvino.Model:
 
 
 def copied_outputs(compiled: openvino.CompiledModel, edges: Edges) -> frozenset[int]:
-    """Return the outputs in a layout of ``edges`` that are copied from the memory of a convolution's summand.
-
-    Args:
-        compiled: A model from ``with_edges``.
-        edges: The argument of ``with_edges``.
-    """
+    """Return the outputs in a layout of ``edges`` that are copied from the memory of a convolution's summand."""
     copied = set()
     for index, result in enumerate(compiled.get_runtime_model().get_results()):
         kinds = []

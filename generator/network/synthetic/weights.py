@@ -121,10 +121,6 @@ def scale_biases(graph: GraphProto, arrays: MutableMapping[str, npt.NDArray[Any]
     """Give quantised biases the scale of real models: the data's scale times the filter's.
 
     Runtimes check it: they compute in integers only if a bias can be added to the products directly.
-
-    Args:
-        graph: The network.
-        arrays: Its weights, changed in place.
     """
     makers = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
     constants = {tensor.name: tensor for tensor in graph.initializer}
