@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +12,6 @@ import onnx
 import pytest
 from computing import assert_alike, computed
 from computing import settings as settings_of
-from dlbricks.bricks.cutting.sequences import make_sequence, split
-from dlbricks.bricks.graph.model_graph import build_graph
-from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.db.values import Runtime
 from dlbricks.errors import BackendError, BackendUnavailable, UnsupportedBrick, UsageError
 from dlbricks.generator.backends.base import WORKER_COMMAND, Settings
@@ -24,7 +20,6 @@ from dlbricks.generator.backends.openvino.model import Edges, read_model, readin
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.network.network import Network, file_network, synthetic_network
 from dlbricks.generator.worker.messages import Greeting, Hello, Loaded, Place, line_of, read_line
-from dlbricks.models.zoo import structure
 from working import network
 
 pytestmark = pytest.mark.skipif(not OpenVinoBackend().probe().ok, reason="OpenVINO is not installed")
@@ -393,20 +388,3 @@ def test_an_index_out_of_range_is_refused_where_it_would_read_zeros(skeleton_of)
 
     with pytest.raises(BackendError, match=r"GatherElements cannot read elements -6 to . of 5"):
         execute(network)
-
-
-@pytest.mark.sweep(2)
-@pytest.mark.parametrize(
-    ("name", "every"),
-    [
-        ("squeezenet", 1), ("shufflenet", 1), ("densenet121", 8), ("inception_v1", 2), ("bert_base", 1), ("gpt2", 1),
-        ("vit_b16", 1),
-    ],
-)  # fmt: skip
-def test_the_bricks_of_a_model_compute_what_onnx_runtime_does(name, every, thorough):
-    graph = build_graph(structure(name))
-    sequences = {sequence.key: sequence for sequence in (make_sequence(graph, layers) for layers in split(graph, 1))}
-
-    chosen = list(sequences.values())[::every]
-    for sequence in chosen if thorough else random.Random(name).sample(chosen, 8):
-        assert_agree(synthetic_network(onnx.load_from_string(build_brick(graph, sequence).model)))

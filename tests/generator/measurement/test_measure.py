@@ -116,13 +116,3 @@ def test_models_are_measured_again_but_for_those_since_a_time(small_models, stor
     assert (known.rows, known.run) == (first.rows, None)
     assert len({None, first.run, anew.run, again.run}) == 4
     assert len(store.measurements(subject=Subject.MODEL, latest=False)) == 3
-
-
-def test_the_batch_is_part_of_the_model(store, tmp_path, model_file):
-    path = model_file(tmp_path / "mlp.onnx", "(float[N,64] x) => (float[N,32] y) {y = MatMul(x, w)}", {"w": (64, 32)})
-
-    one, many = measure(find_models([path], batches=[1, 64]), store=store, **QUICK).rows
-
-    assert one.error is many.error is None
-    assert one.key != many.key
-    assert len(store.measurements(subject=Subject.MODEL)) == 2

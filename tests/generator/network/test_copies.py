@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from dlbricks.generator.network.network import add_copy, add_value, distinct
+from dlbricks.generator.network.network import add_copy, distinct
 from onnx import helper, numpy_helper
 
 
@@ -52,16 +52,6 @@ def test_a_copy_has_constants_of_its_own():
     assert [tensor.name for tensor in graph.initializer] == ["c", "1/c"]
     assert graph.initializer[1].raw_data == constant.raw_data
     assert graph.node[1] == helper.make_node("Add", ["1/c", ""], ["1/y"])
-
-
-def test_a_value_is_declared_by_the_type_of_another():
-    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4])
-    graph = onnx.GraphProto()
-
-    add_value(graph.output, value, "y")
-
-    assert list(graph.output) == [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4])]
-    assert value.name == "x"
 
 
 def branch(node: onnx.NodeProto, output: str) -> onnx.GraphProto:

@@ -12,9 +12,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from dlbricks.bricks.cutting.sequences import make_sequence, split
-from dlbricks.bricks.graph.model_graph import build_graph
-from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.errors import UnsupportedBrick
 from dlbricks.generator.backends.cudnn.lowering import translate
 from dlbricks.generator.backends.cudnn.operations import (
@@ -27,7 +24,6 @@ from dlbricks.generator.backends.cudnn.operations import (
 )
 from dlbricks.generator.measurement.agreement import difference
 from dlbricks.generator.network.network import synthetic_network
-from dlbricks.models.zoo import structure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
@@ -283,28 +279,6 @@ def test_most_odd_bricks_are_accepted(skeleton_of):
 def test_what_cannot_be_expressed_is_refused_with_its_reason(text, reason, skeleton_of):
     with pytest.raises(UnsupportedBrick, match=reason):
         translate(skeleton_of(text))
-
-
-@pytest.mark.sweep(1)
-@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
-def test_the_bricks_of_a_real_model_compute_the_same(name):
-    graph = build_graph(structure(name))
-    kinds, refused, seen = set(), set(), set()
-    for layers in split(graph, 1):
-        brick = build_brick(graph, make_sequence(graph, layers))
-        if brick.key in seen:
-            continue
-        seen.add(brick.key)
-        model = onnx.load_from_string(brick.model)
-        try:
-            found = translate(model)
-        except UnsupportedBrick:
-            refused |= set(brick.operators)
-            continue
-        kinds |= set(brick.operators)
-        assert agrees_in_every_form(model, found), brick.operators
-    assert {"Conv", "Relu"} <= kinds
-    assert not kinds & refused
 
 
 @given(data=st.data())
