@@ -73,9 +73,6 @@ def tensor_array(tensor: onnx.TensorProto) -> Array:
 def encode_tensor(tensor: onnx.TensorProto) -> bytes:
     """Serialise a tensor without its name and documentation, with its values in one field.
 
-    Args:
-        tensor: A dense tensor that holds its own values.
-
     Returns:
         A serialised ``TensorProto`` whose values are in ``raw_data`` (strings in ``string_data``).
 

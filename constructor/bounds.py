@@ -205,13 +205,7 @@ def benanza_bounds(
 
 
 def benanza_ratio(bound: Bound, truth: Measurement, evidence: Evidence) -> tuple[float, tuple[float, float] | None]:
-    """Return a bound divided by the measured latency, and its interval, over alternating visits if there are any.
-
-    Args:
-        bound: The bound.
-        truth: Measurement of the model, with a positive latency.
-        evidence: All measurements.
-    """
+    """Return a bound divided by the measured latency, and its interval, over alternating visits if there are any."""
     uncertainty, (least, most) = evidence.uncertainty, bound.bias_ns
     measured_ns = truth.latency_ns
     ratio = bound.latency_ns / measured_ns

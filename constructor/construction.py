@@ -181,12 +181,7 @@ def _total_ms(rows: Sequence[SequenceLatency]) -> float | None:
 
 
 def construct(model: Decomposition | Failed, evidence: Evidence) -> Estimate:
-    """Estimate a model from its bricks. Fields that cannot be computed are None.
-
-    Args:
-        model: The decomposed model, or the failure of its decomposition.
-        evidence: Measurements of its bricks and of the model.
-    """
+    """Estimate a model from its bricks. Fields that cannot be computed are None."""
     request = evidence.request
     cutting, remedies = request.cutting, request.remedies
     if isinstance(model, Failed):

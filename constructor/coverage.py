@@ -103,15 +103,7 @@ def rows_of(
     evidence: Evidence,
     path: CriticalPath | None,
 ) -> tuple[SequenceLatency, ...]:
-    """Return the latency of each sequence.
-
-    Args:
-        model: The model.
-        parts: Its sequences.
-        bricks: The measurements of their bricks.
-        evidence: Names the kernels of the bricks.
-        path: The critical path; None if it is not known.
-    """
+    """Return the latency of each sequence."""
     on_path = frozenset(path.members if path is not None else ())
     signatures: dict[str, BrickTypes] = {}
     predicted = model.own.key in evidence.predicted

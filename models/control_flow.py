@@ -234,12 +234,7 @@ def _duration(operators: int) -> str:
 
 
 def force(model: ModelProto, choices: Sequence[CourseChoice]) -> None:
-    """Let control flow take the chosen courses, in place.
-
-    Args:
-        model: The model in normal form, with its weights.
-        choices: The courses.
-    """
+    """Let control flow take the chosen courses, in place."""
     names = {name for graph in all_graphs(model.graph) for node in graph.node for name in node.output}
     _force(model.graph, choices, names)
 

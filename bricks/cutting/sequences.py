@@ -332,11 +332,6 @@ class KeyedWindow:
 def windows(graph: ModelGraph, granularity: int, *, connected: bool = False) -> Iterator[KeyedWindow]:
     """Yield all valid windows of 1 to ``granularity`` layers: any window of ``split`` at a smaller G, with any stride.
 
-    Args:
-        graph: The model.
-        granularity: G, the largest number of layers in a window.
-        connected: Accept weakly connected windows, which include paths.
-
     Yields:
         Windows by first layer, then length.
     """

@@ -337,10 +337,6 @@ def read_network(path: Path, *, values: bool = False) -> onnx.ModelProto:
 def export_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
     """Return a brick as self-contained ONNX with seeded weights as initializers, for any other tool.
 
-    Args:
-        model: The brick, or a model in skeleton form.
-        seed: Of the weights.
-
     Raises:
         BackendError: The weights do not fit into one protobuf.
     """

@@ -186,10 +186,6 @@ def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
     A producer writes floating-point inputs, with one value that is legal for every element. Integers and inputs of few
     elements are inputs of the pack and keep the values of the brick's network.
 
-    Args:
-        members: The bricks.
-        threads: Number of threads that will run the pack.
-
     Raises:
         BackendError: There is no version of an operator set that all of them allow (see ``grouped``).
     """

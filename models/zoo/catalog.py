@@ -45,11 +45,6 @@ _REMEDY = "pip install 'dlbricks[zoo]'"
 def exported(recipe: Recipe, batch: int, dims: Mapping[str, int]) -> Skeleton:
     """Return the skeleton of a recipe, from the cache or exported now (seconds to a minute, in a separate process).
 
-    Args:
-        recipe: The recipe.
-        batch: Inputs per execution.
-        dims: A value for every dimension of the recipe.
-
     Raises:
         ModelError: The ``zoo`` extra is not installed, the exporter failed, or the cache cannot be written.
     """

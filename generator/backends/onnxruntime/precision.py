@@ -55,9 +55,6 @@ _FLOAT_BY_DEFAULT = frozenset({
 def float16_network(network: Network) -> Network:
     """Convert a network.
 
-    Args:
-        network: A brick, or a whole model in a file.
-
     Returns:
         A network that computes the same, as far as 16 bits allow; its inputs of float32 are of float16.
 

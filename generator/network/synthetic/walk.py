@@ -278,10 +278,6 @@ FUNCTIONS: Mapping[str, tuple[int, Function]] = {
 def combine(node: NodeProto, operands: Sequence[Profile | float | None]) -> Profile | None:
     """Apply an elementwise operator to operands with one root.
 
-    Args:
-        node: The operator, one of ``FUNCTIONS``.
-        operands: Profiles, scalar constants, and None for absent ones.
-
     Returns:
         None if the operands have no common root or the result is not finite.
     """
