@@ -47,13 +47,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A measured length predicted from the others.
-
-    Attributes:
-        length: The omitted length.
-        ms: Its measured latency.
-        predicted_ms: Its interpolated latency.
-    """
+    """A measured length predicted from the others."""
 
     length: int
     ms: float
@@ -102,9 +96,6 @@ def error_of(left_out: Sequence[LeftOut]) -> float | None:
 @dataclass(frozen=True)
 class Curve:
     """Latencies at measured lengths.
-
-    Attributes:
-        points: One per length, ascending.
 
     Example:
         >>> curve = Curve.through([Point(32, 42.0), Point(64, 74.0), Point(128, 138.0)])

@@ -40,13 +40,7 @@ Twin = tuple[str, str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class EstimateRequest:
-    """The request for estimates.
-
-    Attributes:
-        cutting: Settings of the decomposition.
-        place: Requested place, shown if no measurement matches.
-        remedies: Source of tasks for missing measurements.
-    """
+    """The request for estimates."""
 
     cutting: Cutting
     place: Query

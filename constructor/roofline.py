@@ -339,12 +339,7 @@ class LayerRoof:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """The bricks of a model under the ceilings of a machine.
-
-    Attributes:
-        layers: One row per brick, longest total first.
-        ceilings: The ceilings.
-    """
+    """The bricks of a model under the ceilings of a machine."""
 
     layers: tuple[LayerRoof, ...]
     ceilings: Ceilings

@@ -107,14 +107,7 @@ _MEMORY_MARKER = "_ORT_MEM_ADDR_"
 
 @dataclass(frozen=True, slots=True)
 class ExternalData:
-    """The location of one tensor's values.
-
-    Attributes:
-        location: Path relative to the model's folder, as in the model.
-        path: The file.
-        offset: First byte.
-        size: Number of bytes.
-    """
+    """The location of one tensor's values."""
 
     location: str
     path: Path

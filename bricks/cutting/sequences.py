@@ -316,13 +316,7 @@ def sequences(
 
 @dataclass(frozen=True, slots=True)
 class KeyedWindow:
-    """A window of consecutive live layers, half-open.
-
-    Attributes:
-        begin: Position of the first layer in ``ModelGraph.live``.
-        end: Position behind the last.
-        key: The key of its brick.
-    """
+    """A window of consecutive live layers, half-open."""
 
     begin: int
     end: int

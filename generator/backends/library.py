@@ -350,11 +350,7 @@ _FLOATS = {
 
 
 class LibraryBackend(Backend):
-    """A library that works on addresses on a GPU (see ``Backend``).
-
-    Attributes:
-        wording: Meaning of the library's exceptions.
-    """
+    """A library that works on addresses on a GPU (see ``Backend``)."""
 
     devices: tuple[str, ...] = ("cuda",)
     dtypes: tuple[str, ...] = (NATIVE, "float16", "bfloat16")

@@ -44,9 +44,6 @@ class WorkerOracle(Workers[Place]):
 
     The worker starts with the first question and ends with the context. If a model cannot be executed, or ends its
     worker, its shapes stay unknown: ``problems`` has the reason, and the layers are reported as skipped.
-
-    Args:
-        timeout_s: Limit of one execution, loading included.
     """
 
     def __init__(self, *, timeout_s: float = 60.0) -> None:

@@ -212,12 +212,7 @@ _FORMAT = 1
 
 
 class ExecutedGraphs(Workers[Place]):
-    """Finds executed graphs of models; keeps its worker between models, and the answers in the cache folder.
-
-    Args:
-        runtime: The runtime.
-        threads: Its threads; 0: all physical cores.
-    """
+    """Finds executed graphs of models; keeps its worker between models, and the answers in the cache folder."""
 
     def __init__(self, runtime: Runtime, threads: int = 1) -> None:
         super().__init__(start_worker)

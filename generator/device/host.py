@@ -43,11 +43,7 @@ def state_of(name: str) -> Mapping[str, Any]:
 
 
 class HostDevice:
-    """The calling thread (see ``Device``).
-
-    Args:
-        cores: As for ``Evictor``.
-    """
+    """The calling thread (see ``Device``)."""
 
     name = "cpu"
     stream = 0

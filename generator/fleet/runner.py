@@ -23,11 +23,7 @@ from ..machine.system import quietness
 
 
 class Stopping:
-    """A request to stop.
-
-    Attributes:
-        asked: True after the request.
-    """
+    """A request to stop."""
 
     def __init__(self) -> None:
         self.asked = False

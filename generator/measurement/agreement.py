@@ -179,12 +179,7 @@ def agreements(
     Yields:
         One row per brick, in the order of the keys.
 
-    Raises:
-        UsageError: Only one stack can run the bricks; raised when the first row is requested.
-        BackendUnavailable: A runtime, or the device, cannot be used here.
-        BackendError: A runtime cannot be set up with these options.
-        WorkerError: A worker cannot be started.
-        SuiteError: A brick is missing, or its content does not match its name.
+    Raises as ``check_agreement``, when the first row is requested.
     """
     _check_suite(suite)
     places = (place, reference)

@@ -75,13 +75,7 @@ _PROFILED_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ProfileFailure:
-    """A brick or model without recorded kernels because of an error; its measurement stays valid.
-
-    Attributes:
-        label: A brick's key, or a model's name.
-        variant: The algorithm; empty: the backend's choice.
-        reason: Message of the error.
-    """
+    """A brick or model without recorded kernels because of an error; its measurement stays valid."""
 
     label: str
     variant: str

@@ -62,12 +62,7 @@ class Record:
 
 
 class SampleRecorder:
-    """Keeps samples in memory.
-
-    Attributes:
-        records: Records of members and their parts.
-        costs: Wall times.
-    """
+    """Keeps samples in memory."""
 
     def __init__(self, costs: RunCosts | None = None) -> None:
         self.records: dict[Identity, Record] = {}

@@ -65,13 +65,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class TimedVisit:
-    """One visit of a task.
-
-    Attributes:
-        timed: The worker's reply.
-        loops: Number of executions that were timed together.
-        warmups: Number of executions before.
-    """
+    """One visit of a task."""
 
     timed: Timed
     loops: int

@@ -33,13 +33,7 @@ class Start(Request, frozen=True):
 
 
 class AskPlans(Request, frozen=True):
-    """Ask for the plans of one brick.
-
-    Attributes:
-        path: Its ONNX file.
-        dtype: Precision of the tensors in memory.
-        channels_last: Layout of images.
-    """
+    """Ask for the plans of one brick."""
 
     path: str
     dtype: str

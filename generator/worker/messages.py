@@ -384,11 +384,7 @@ class Profiled(Reply, frozen=True):
 
 
 class Traced(Reply, frozen=True):
-    """Reply to ``Trace``.
-
-    Attributes:
-        counts: Executions by name of the node.
-    """
+    """Reply to ``Trace``."""
 
     counts: dict[str, int]
 

@@ -77,12 +77,6 @@ class Scalars:
 class Light:
     """A product, described to the library.
 
-    Args:
-        operands: Operands in memory.
-        memory: Memory for workspaces.
-        stream: The stream.
-        tf32: float32 may be multiplied in TF32.
-
     Raises:
         Exception: ``cuBLASLtError`` if the library lacks it.
     """

@@ -50,13 +50,6 @@ _LEFT_OUT = "cuDNN: left out, since it multiplies float32 in TF32 or narrower; t
 class Execution:
     """A brick in memory, ready for a plan.
 
-    Args:
-        network: One copy, with a model.
-        settings: Settings of ``Backend.prepare``.
-        memory: Memory for its tensors.
-        device: The GPU.
-        handle: The library's handle, which enqueues in the device's stream.
-
     Raises:
         UnsupportedBrick: cuDNN's graph API or all engines lack it.
         BackendError: The library failed.
