@@ -42,13 +42,15 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        **dict.fromkeys(("Block", "Combination", "Conditions", "Failure", "Kernel", "KernelView"), "values"),
-        **dict.fromkeys(("Measurement", "Proofs", "Run", "Stack", "Stop", "Subject", "System", "Verdict"), "values"),
-        **dict.fromkeys(("export", "frame"), "exporting"),
-        **dict.fromkeys(("Upgrade", "upgrade"), "revision"),
-        "Filter": "queries",
-        "Store": "store",
-        "Transferred": "transfer",
-        "merge": "merging",
+        "exporting": ("export", "frame"),
+        "merging": ("merge",),
+        "queries": ("Filter",),
+        "revision": ("Upgrade", "upgrade"),
+        "store": ("Store",),
+        "transfer": ("Transferred",),
+        "values": (
+            "Block", "Combination", "Conditions", "Failure", "Kernel", "KernelView", "Measurement", "Proofs", "Run",
+            "Stack", "Stop", "Subject", "System", "Verdict",
+        ),
     },
 )  # fmt: skip

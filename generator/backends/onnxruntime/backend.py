@@ -13,7 +13,7 @@ from ....errors import BackendError, BackendUnavailable, UsageError
 from ...network.decoding import DecoderFile
 from ...network.network import Network
 from .. import base
-from ..custom_ops import CUSTOM_OPS, checked, paths_of
+from ..custom_ops import CUSTOM_OPS, checked, files_of
 from ..reports import own_names
 from . import executed_nodes, session
 

@@ -45,7 +45,7 @@ from ....models.subgraphs import all_graphs, all_nodes, rename
 from ...network.network import Network, array_type
 from ..base import ExecutedGraph, OptimiserTraits, ValueType
 from ..reports import GENERATED, node_name
-from .session import Provider, created, save_graph, value_of
+from .session import KERNEL, Provider, created, save_graph, value_of
 
 if TYPE_CHECKING:
     import onnxruntime as ort
