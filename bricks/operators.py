@@ -188,6 +188,7 @@ class Operator:
         parameters: Slots of weights, biases, and scales of normalisation and quantisation, whose values never enter a
             key. Zero points are none, because runtimes choose kernels by them.
         deciding: Slots whose values decide shape, legality or work.
+        course: Number of first slots that decide which body runs, or how often.
         caches: Slots of past keys and values, each with the output that extends them along the last axis but one.
         roles: Slots with a meaning of their own in a decoder of text: ``rows`` of a table, ``positions``, ``mask``,
             ``last`` position of each sequence, and ``total`` number of positions.
@@ -205,6 +206,7 @@ class Operator:
     neutral: int | None = None
     parameters: tuple[int, ...] = ()
     deciding: tuple[int, ...] = ()
+    course: int = 0
     caches: tuple[tuple[int, int], ...] = ()
     roles: tuple[tuple[int, str], ...] = ()
     domain: str = ""
@@ -509,8 +511,8 @@ _ROWS = (
     Operator("RandomUniform", Kind.RANDOM, work=linear.UNIFORM, shaped_by=_OPERANDS),
     Operator("RandomUniformLike", Kind.RANDOM, work=linear.UNIFORM, shaped_by=_OPERANDS),
     # control
-    Operator("If", Kind.CONTROL, work=elementwise.bare, shaped_by=_CONTENTS),
-    Operator("Loop", Kind.CONTROL, work=elementwise.bare, shaped_by=_CONTENTS, deciding=(0,)),
+    Operator("If", Kind.CONTROL, work=elementwise.bare, shaped_by=_CONTENTS, course=1),
+    Operator("Loop", Kind.CONTROL, work=elementwise.bare, shaped_by=_CONTENTS, deciding=(0,), course=2),
     Operator("Scan", Kind.CONTROL, shaped_by=_CONTENTS),
     Operator("SequenceMap", Kind.CONTROL, shaped_by=_OPERANDS),
     # sequence
@@ -672,6 +674,12 @@ def named(kind: Kind, traits: Trait = _NONE) -> frozenset[str]:
 def having(traits: Trait) -> frozenset[str]:
     """Return the names, without domain, of the operators that have one of some traits."""
     return frozenset(row.name for row in _ROWS if row.traits & traits)
+
+
+def course_slots(domain: str, op_type: str) -> int:
+    """Return the number of first slots that decide which body of an operator runs, or how often."""
+    row = OPERATORS.get((domain, op_type))
+    return 0 if row is None else row.course
 
 
 @functools.cache

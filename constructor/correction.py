@@ -6,7 +6,8 @@ With every sum over the sequences of the model,
 
 * *bricks*: the requested sum; along the critical path if the runtime executes branches in parallel.
 * *overhead*: superfluous calls. A brick that runs alone is called once for all its copies, the model once. Packs are
-  free of calls, and so count predictions; then one call is added.
+  free of calls, and so count predictions; then one call is added. Of a small model's bricks half the calls are taken
+  off (``Total.unsure_calls``), and the interval contains none and all of them.
 * *layout*: changes of memory layout at the edges of bricks, minus the model's own changes at these edges
   (``bricks.cutting.fused.edge_layouts``).
 * *fusion*: savings of fusing operators across the edges of bricks. For each fused window of layers: the latency without
@@ -30,7 +31,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ..bricks.cutting.fused import edge_layouts
-from ..bricks.graph.footprint import has_calls
+from ..bricks.graph.footprint import has_calls, is_level
 from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import LayerSequence
 from ..db import Measurement
@@ -42,7 +43,7 @@ from .measurements import BrickMeasurements
 from .remedies import Task
 from .result import SIGNS, BenanzaBounds, GroundTruth, Term
 from .uncertainty.calibration import Method, MethodError, method_error
-from .uncertainty.interval import Weights, combined, valued_share, with_method, with_values
+from .uncertainty.interval import Weights, combined, valued_share, with_method, with_unsure, with_values
 
 _NS_PER_MS = 1e6
 
@@ -75,7 +76,18 @@ class Total:
     def calls(self) -> float:
         """Number of calls in the sum: each copy of a brick that ran alone has its share of a call."""
         alone = (member for member in self.members if member.summary.samples and has_calls(member.conditions.cache))
-        return math.fsum(1 / member.unroll for member in alone)
+        return math.fsum(1 / member.unroll for member in alone) - self.unsure_calls
+
+    @property
+    def unsure_calls(self) -> float:
+        """Half the calls of a small model's bricks beyond the one that the model pays.
+
+        Repeated alone, kernels find their code and data in the first cache, in the model hardly. That makes up for
+        between none and all of what these calls cost.
+        """
+        small = (member for member in self.members if is_level(member.conditions.cache) and member.summary.samples)
+        calls = math.fsum(1 / member.unroll for member in small if has_calls(member.conditions.cache))
+        return max(0.0, calls - 1) / 2
 
 
 def total_of(
@@ -381,7 +393,9 @@ def correct(
     by_values = valued_share(
         ([layers[index].op_type for index in part.layers], bricks.latency_ns(part)) for part in asked.parts
     )
-    method = with_values(_method_error(asked, evidence, executed=basis is there, written=written), by_values)
+    unsure_ms = 0.0 if isinstance(call, Unknown) else basis.unsure_calls * value_ms(call, evidence)[0]
+    method = _method_error(asked, evidence, executed=basis is there, written=written)
+    method = with_unsure(with_values(method, by_values), unsure_ms / ms if ms > 0 else 0.0)
     explained_ms, explained_half_ms = None, 0.0
     if not any(isinstance(term, Unknown) for name, term in terms.items() if name != _OPTIONAL):
         signed_terms = [(SIGNS[name], term) for name, term in counted.items() if not isinstance(term, Unknown)]

@@ -16,6 +16,7 @@ from ..canonical.form import hash_signature
 from ..canonical.roles import is_deciding
 from ..inference.shapes import ShapeOracle, infer_types, stated_types
 from ..layer import Layer, LayerState, TensorType
+from ..operators import course_slots
 from .assembly import Assembly
 from .causal import causal_scores
 from .control import ControlFlow, write_out
@@ -23,9 +24,6 @@ from .control import ControlFlow, write_out
 if TYPE_CHECKING:
     import networkx as nx
 
-
-_COURSE_SLOTS = {"If": 1, "Loop": 2}
-"""Inputs of control flow that decide its course: they come first."""
 
 CAPTURE = "capture"
 """Slot of an edge to a layer with a body that reads the value."""
@@ -144,7 +142,7 @@ def deciding_inputs(graph: ModelGraph) -> tuple[str, ...]:
         name
         for layer in graph.layers
         for slot, name in enumerate(layer.node.input)
-        if name and (is_deciding(layer.domain, layer.op_type, slot) or slot < _COURSE_SLOTS.get(layer.kind, 0))
+        if name and (is_deciding(layer.domain, layer.op_type, slot) or slot < course_slots(layer.domain, layer.op_type))
     ]
     seen: set[str] = set()
     while pending:

@@ -95,6 +95,11 @@ def with_values(error: MethodError | None, share: float) -> MethodError | None:
     return error if error is None or not share else replace(error, sd=math.hypot(error.sd, share * _VALUES_SD))
 
 
+def with_unsure(error: MethodError | None, share: float) -> MethodError | None:
+    """Return the error of a method, widened for a part that is anything between nothing and twice this share."""
+    return error if error is None or not share else replace(error, sd=math.hypot(error.sd, share / math.sqrt(3)))
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """Errors of a measurement by time block.

@@ -161,7 +161,7 @@ def test_a_brick_that_is_not_measured_at_the_model_s_level_is_taken_from_the_nea
     assert answer.sums.sequential_ms == 2.0 + 4 * 1.0
 
 
-@pytest.mark.parametrize(("level", "unroll", "calls"), [(OTHER, 1, 0), (LEVEL, 1, 5), (LEVEL, 8, 5 / 8)])
+@pytest.mark.parametrize(("level", "unroll", "calls"), [(OTHER, 1, 0), (LEVEL, 1, 1 + 4 / 2), (LEVEL, 8, 5 / 8)])
 def test_packs_lack_one_call_and_bricks_of_small_models_have_too_many(lab, fork, keys_of, level, unroll, calls):
     lab.put([(key, 1.0) for key in keys_of(fork)], conditions=under(level), unroll=unroll)
     reference(lab, OVERHEAD, 0.1, "hot")
@@ -199,18 +199,19 @@ def test_the_executed_graph_at_the_models_own_level(home, model, executed):
 
     answer = one(home, model, graph="runtime", cache="model")
 
-    expected = len(keys) - (len(keys) - 1) * 0.1
+    expected = len(keys) - (len(keys) - 1) / 2 * 0.1
     assert (answer.model.cutting.graph, answer.place.cache, answer.model.level) == ("runtime", "model", LEVEL)
     assert answer.sums.sequential_ms == len(keys)
     assert answer.latency.ms == pytest.approx(expected)
     assert [value(answer, name) for name in ("fusion", "layout", "cache")] == [0.0, 0.0, 0.0]
     assert value(answer, "unexplained") == pytest.approx(8.0 - expected)
-    assert answer.attribution_absolute_ms == pytest.approx((len(keys) - 1) * 0.1 + abs(8.0 - expected))
+    assert answer.attribution_absolute_ms == pytest.approx((len(keys) - 1) / 2 * 0.1 + abs(8.0 - expected))
     assert balance(answer) == pytest.approx(8.0)
     assert answer.truth.ratio == pytest.approx(expected / 8.0)
     half = (answer.latency.ci95_ms[1] - answer.latency.ci95_ms[0]) / 2
     error = method_error(EXECUTED, home.system.cpu)
-    assert answer.latency.method == error
+    unsure = (len(keys) - 1) / 2 * 0.1 / expected / math.sqrt(3)  # between none and all of the calls
+    assert answer.latency.method.sd == pytest.approx(math.hypot(error.sd, unsure))
     assert half > 1.96 * error.sd * expected
 
 
@@ -235,7 +236,7 @@ def test_whichever_bricks_are_asked_for_the_best_that_is_stored_is_the_estimate(
         for graph, cache in (("source", "hot"), ("runtime", "hot"), ("runtime", "model"))
     ]
 
-    expected = nodes * 1.2 - (nodes - 1) * 0.1
+    expected = nodes * 1.2 - (nodes - 1) / 2 * 0.1
     assert [answer.latency.ms for answer in answers] == pytest.approx([expected] * 3)
     assert [balance(answer) for answer in answers[1:]] == pytest.approx([8.0] * 2)
     assert len({answer.sums.sequential_ms for answer in answers}) == 3
@@ -264,7 +265,7 @@ def test_fusion_is_what_windows_save_with_it(explained, windows):
     answer = one(lab, model, cache="hot")
 
     assert value(answer, "fusion") == pytest.approx(saved)
-    explained_ms = 2.0 * layers - saved - (layers - 1) * 0.1 + nodes * 0.2
+    explained_ms = 2.0 * layers - saved - (layers - 1) * 0.1 + nodes * 0.3 - (nodes + 1) / 2 * 0.1
     assert value(answer, "unexplained") == pytest.approx(8.0 - explained_ms)
     assert abs(8.0 - explained_ms) > 0.5, "a residual that is not the estimate's own error"
     assert balance(answer) == pytest.approx(8.0)
@@ -303,7 +304,7 @@ def test_without_bricks_of_the_executed_graph_the_estimate_is_what_is_explained(
 
     answer = one(home, model, cache="model")
 
-    assert answer.latency.ms == pytest.approx(2.0 * len(keys) - (len(keys) - 1) * 0.1 - saved)
+    assert answer.latency.ms == pytest.approx(2.0 * len(keys) - (len(keys) - 1) / 2 * 0.1 - saved)
 
 
 def test_a_cause_within_its_interval_is_shown_and_not_counted(explained, windows):
@@ -332,7 +333,7 @@ def test_every_cause_is_what_was_done_about_it(explained):
     assert value(answer, "fusion") is None
     assert "what fusion saves is not measured" in answer.attribution["fusion"].reason
     assert "--algorithm unfused --algorithm extended" in shell_command(answer.attribution["fusion"].remedy)
-    assert value(answer, "cache") == pytest.approx(nodes * (1.2 - 1.0))
+    assert value(answer, "cache") == pytest.approx(nodes * 0.3 - (nodes + 1) / 2 * 0.1)
     assert answer.attribution["layout"].ms is None
     assert "not measured by themselves" in answer.attribution["layout"].reason
     for term in answer.attribution.values():
@@ -392,7 +393,7 @@ def test_bricks_along_fusions_need_no_bricks_of_the_executed_graph(home, model, 
     assert answer.sums.sequential_ms == len(parts) < len(found.source.live)
     assert value(answer, "layout") == pytest.approx(excess)
     assert value(answer, "fusion") == 0.0
-    assert answer.latency.ms == pytest.approx(len(parts) - excess - (len(parts) - 1) * 0.1)
+    assert answer.latency.ms == pytest.approx(len(parts) - excess - (len(parts) - 1) / 2 * 0.1)
 
 
 def test_bricks_along_fusions_of_a_system_that_the_model_never_saw(lab, model, executed):

@@ -151,6 +151,8 @@ def test_every_option_of_run_is_in_a_cell_or_there_is_a_reason_for_none(load, tm
         "--since": "likewise",
         "--follow-links": "the node decides: DLBRICKS_FOLLOW_LINKS",
         "--label": "nodes of a campaign measure one state",
+        "--data": "own inputs stay on the machine that has their files",
+        "--value": "likewise",
         "--kernels": "views of kernels are of no node, and are not pushed",
         "--format": "it is --json",
         "--priority": "as high as the node grants",
