@@ -26,7 +26,7 @@ from ..generator.machine.system import probe_system
 from ..generator.measurement.settings import PaceFields
 from ..models import ModelSource
 from .estimation.reading import find_ceilings
-from .report.shares import profile_of
+from .report.shares import stored_profile
 from .setups import Setup, cut_of
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def profile_different(estimates: Sequence[Estimate], plan: MeasuringPlan) -> boo
     different = [
         entry.model.decomposition
         for entry in estimates
-        if entry.differs and entry.model.decomposition is not None and profile_of(entry) is None
+        if entry.differs and entry.model.decomposition is not None and stored_profile(entry) is None
     ]
     backend = get(plan.how.runtime.backend)
     if not different or work_clock() >= plan.until or not backend.offers(Backend.kernels):

@@ -63,12 +63,19 @@ def profile_of(entry: Estimate) -> KernelView | None:
     """Return the profile of a model that differs from its estimate; None if there is none, or if it is of no use.
 
     A profiler adds its own time to each kernel: a profiled execution that is much longer tells nothing of shares.
+    Neither does one of kernels that are all shorter than a step of its clock.
     """
-    model, evidence, measured_ms = entry.model.decomposition, entry.evidence, entry.truth.ms
-    view = None if model is None or evidence is None else evidence.views.get(model.own.key)
+    view, measured_ms = stored_profile(entry), entry.truth.ms
     if view is None or measured_ms is None or not entry.differs or view.wall_ns / _NS_PER_MS > _LONGER * measured_ms:
         return None
-    return None if any(kernel.time_ns is None for kernel in view.kernels) else view
+    times = [kernel.time_ns for kernel in view.kernels]
+    return view if any(times) and None not in times else None
+
+
+def stored_profile(entry: Estimate) -> KernelView | None:
+    """Return the profile of a model, of use or not; None if there is none."""
+    model, evidence = entry.model.decomposition, entry.evidence
+    return None if model is None or evidence is None else evidence.views.get(model.own.key)
 
 
 def operator_times(entry: Estimate) -> list[OperatorTime]:

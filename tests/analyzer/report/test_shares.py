@@ -65,12 +65,12 @@ def test_bricks_longer_than_the_model_leave_no_negative_rest() -> None:
     assert (conv.share, rest.ms) == (1.0, 0.0)
 
 
-def _profiled(lab: Lab, *, model_ms: float, wall_ms: float) -> Estimate:
-    """An estimate of 5 ms, and a profile with two operators, one of them three times as long."""
+def _profiled(lab: Lab, *, model_ms: float, wall_ms: float, step_ns: int = 1_000_000) -> Estimate:
+    """An estimate of 5 ms, and a profile with two operators of three steps and one step of the clock."""
     source = lab.source(FORK, "fork")
     lab.put([(key, 1.0) for key in keys_of(source)])
     lab.put([(graph_of(source).key, model_ms)], subject=Subject.MODEL)
-    times = (("Conv", 1, 3_000_000), ("Relu", 4, 1_000_000))
+    times = (("Conv", 1, 3 * step_ns), ("Relu", 4, step_ns))
     kernels = tuple(Kernel("", operator, "CPU", calls, ns) for operator, calls, ns in times)
     conditions = replace(lab.conditions, cache=PROFILED_CACHE)
     identity = Identity(Subject.MODEL, graph_of(source).key, lab.system.key, lab.stack.key, conditions, "")
@@ -87,11 +87,11 @@ def test_a_model_that_its_bricks_do_not_explain_has_the_shares_of_its_own_profil
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("model_ms", "wall_ms"), [(5.0, 5.0), (8.0, 12.0)])
-def test_bricks_that_explain_a_model_or_a_slow_profile_leave_the_shares_to_bricks(
-    lab: Lab, model_ms: float, wall_ms: float
+@pytest.mark.parametrize(("model_ms", "wall_ms", "step_ns"), [(5.0, 5.0, 10**6), (8.0, 12.0, 10**6), (8.0, 8.0, 0)])
+def test_bricks_that_explain_a_model_and_useless_profiles_leave_the_shares_to_bricks(
+    lab: Lab, model_ms: float, wall_ms: float, step_ns: int
 ) -> None:
-    entry = _profiled(lab, model_ms=model_ms, wall_ms=wall_ms)
+    entry = _profiled(lab, model_ms=model_ms, wall_ms=wall_ms, step_ns=step_ns)
 
     assert profile_of(entry) is None
     assert sum(time.ms or 0.0 for time in operator_times(entry)) == pytest.approx(5.0)
