@@ -26,12 +26,12 @@ request.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ..bricks.cutting.fused import edge_layouts
-from ..bricks.graph.footprint import has_calls, is_level
+from ..bricks.graph.footprint import CORE_LEVEL, has_calls, level_name
 from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import LayerSequence
 from ..db import Measurement
@@ -75,8 +75,7 @@ class Total:
     @property
     def calls(self) -> float:
         """Number of calls in the sum: each copy of a brick that ran alone has its share of a call."""
-        alone = (member for member in self.members if member.summary.samples and has_calls(member.conditions.cache))
-        return math.fsum(1 / member.unroll for member in alone) - self.unsure_calls
+        return sum(self._calls_by_state.values()) - self.unsure_calls
 
     @property
     def unsure_calls(self) -> float:
@@ -85,9 +84,16 @@ class Total:
         Repeated alone, kernels find their code and data in the first cache, in the model hardly. That makes up for
         between none and all of what these calls cost.
         """
-        small = (member for member in self.members if is_level(member.conditions.cache) and member.summary.samples)
-        calls = math.fsum(1 / member.unroll for member in small if has_calls(member.conditions.cache))
-        return max(0.0, calls - 1) / 2
+        return max(0.0, self._calls_by_state.get(level_name(CORE_LEVEL), 0.0) - 1) / 2
+
+    @property
+    def _calls_by_state(self) -> dict[str, float]:
+        """Calls of the bricks that ran alone, by their cache state; what was predicted has none that are known."""
+        calls: defaultdict[str, float] = defaultdict(float)
+        for member in self.members:
+            if member.summary.samples and has_calls(member.conditions.cache):
+                calls[member.conditions.cache] += 1 / member.unroll
+        return calls
 
 
 def total_of(

@@ -12,7 +12,7 @@ from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, helper, 
 from ..errors import BrokenModel
 from .external import count_elements, payload_bytes, raw_tensor
 from .skeleton import KEPT_ELEMENTS, is_causal_mask
-from .subgraphs import is_standard
+from .subgraphs import is_constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,6 @@ def graph_constants(graph: GraphProto) -> Iterator[tuple[str, Constant]]:
     for node in graph.node:
         if is_constant(node) and node.output:
             yield node.output[0], node_constant(node, node.output[0])
-
-
-def is_constant(node: NodeProto) -> bool:
-    """Return True if a node is ONNX's own Constant."""
-    return node.op_type == "Constant" and is_standard(node)
 
 
 def dense_constant(tensor: TensorProto, name: str) -> Constant:

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from ..errors import BrokenModel, UnsupportedModel, UsageError
-from .subgraphs import all_graphs, bodies, is_standard
+from .subgraphs import all_graphs, bodies, constant_tensors, is_standard
 
 Course = str | int
 """``then`` or ``else`` of an If; the number of iterations of a Loop or Scan."""
@@ -153,20 +153,9 @@ def fixed_trips(node: NodeProto, scalar: Callable[[str], int | None]) -> int | N
             name = producers[name].input[0]
     if name == body.input[1].name:
         return max(0, trips)
-    inside = {tensor.name: tensor for tensor in body.initializer} | _constant_nodes(body)
+    inside = constant_tensors(body)
     goes_on = _number(inside[name]) if name in inside else scalar(name) if name not in producers else None
     return max(0, trips) if goes_on else None
-
-
-def _constant_nodes(graph: GraphProto) -> dict[str, TensorProto]:
-    """Return the tensors of Constant nodes, by output."""
-    return {
-        node.output[0]: attribute.t
-        for node in graph.node
-        if node.op_type == "Constant" and node.output
-        for attribute in node.attribute
-        if attribute.name == "value"
-    }
 
 
 def _number(tensor: TensorProto) -> int | None:
@@ -208,7 +197,7 @@ def _executions(graph: GraphProto, outer: Mapping[str, int]) -> Iterator[tuple[N
     loops = [node for node in graph.node if node.op_type == "Loop" and is_standard(node)]
     if not loops:
         return
-    tensors = {tensor.name: tensor for tensor in graph.initializer} | _constant_nodes(graph)
+    tensors = constant_tensors(graph)
     known = {**outer, **{name: value for name in tensors if (value := _number(tensors[name])) is not None}}
     for node in loops:
         yield node, (fixed_trips(node, known.get) or 0) * _least(body_of(node, "body"), known)

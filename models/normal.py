@@ -17,7 +17,7 @@ import onnx.inliner
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from ..errors import BrokenModel, UnsupportedModel
-from .constants import Constant, filled_constant, graph_constants, initializers, is_constant, node_constant
+from .constants import Constant, filled_constant, graph_constants, initializers, node_constant
 from .external import count_elements
 from .skeleton import KEPT_ELEMENTS, mark_causal, mark_weight
 from .subgraphs import (
@@ -26,6 +26,7 @@ from .subgraphs import (
     bodies,
     given_names,
     in_order,
+    is_constant,
     may_have_bodies,
     plain_domain,
     rename,

@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..errors import BrokenModel, ModelNotFound, UnsupportedModel
-from .constants import is_constant
 from .external import ExternalFolder, count_elements
 from .skeleton import KEPT_ELEMENTS
+from .subgraphs import is_constant
 from .wire import compact
 
 EXTERNAL_MARK = b"location"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto, checker, shape_inference
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, checker, shape_inference
 
 from ..errors import BrokenModel, UnsupportedModel
 
@@ -42,6 +42,21 @@ def plain_domain(domain: str) -> str:
 def is_standard(node: NodeProto) -> bool:
     """Return True if a node is one of ONNX's own operators."""
     return node.domain in _STANDARD
+
+
+def is_constant(node: NodeProto) -> bool:
+    """Return True if a node is ONNX's own Constant."""
+    return node.op_type == "Constant" and is_standard(node)
+
+
+def constant_tensors(graph: GraphProto) -> dict[str, TensorProto]:
+    """Return the dense tensors of a graph's initializers and Constant nodes by name, without its subgraphs."""
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        value = attribute_of(node, "value") if is_constant(node) else None
+        if value is not None and node.output:
+            tensors[node.output[0]] = value
+    return tensors
 
 
 def kind_of(node: NodeProto) -> str:

@@ -6,7 +6,8 @@ import hashlib
 import json
 import math
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,10 @@ class UserInputs:
         Raises:
             UsageError: A file cannot be read.
         """
-        of_files = {name: f"--data {path}" for path in self.files for name in read_arrays(path)}
+        of_files = dict[str, str]()
+        for path in self.files:
+            with _opened(path) as stored:
+                of_files |= dict.fromkeys(stored.files, f"--data {path}")
         return of_files | {name: f"--value {name}={text}" for name, text in self.values}
 
     def digest(self) -> str:
@@ -104,9 +108,16 @@ def read_arrays(path: Path) -> Feeds:
     Raises:
         UsageError: It is another kind of file, or cannot be read.
     """
+    with _opened(path) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
+    """Open an npz file, whose arrays are read when they are asked for; raises as ``read_arrays``."""
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            yield stored
     except (OSError, ValueError, TypeError, AttributeError, BadZipFile) as error:
         raise UsageError(f"{path} is not an npz file of arrays", remedy="write it with numpy.savez") from error
 
@@ -127,7 +138,7 @@ def _checked(path: Path, arrays: Feeds, types: Mapping[str, tuple[str, tuple[int
     for name, (kind, shape) in types.items():
         if name not in arrays:
             continue
-        array, wanted = arrays[name], _numpy_type(kind)
+        array, wanted = arrays[name], numpy_type(kind)
         alike = array.dtype == wanted or (wanted.kind not in _KINDS and array.dtype.kind in "fU")
         if not alike or array.shape != shape:
             both_types = f"{array.dtype}{list(array.shape)}, and the input is {wanted}{list(shape)}"
@@ -139,7 +150,7 @@ def _checked(path: Path, arrays: Feeds, types: Mapping[str, tuple[str, tuple[int
 
 def _parsed(name: str, text: str, kind: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Return the numbers of ``--value`` as an array of the input's type and shape."""
-    option, wanted = f"--value {name}={text}", _numpy_type(kind)
+    option, wanted = f"--value {name}={text}", numpy_type(kind)
     of_input = f"input '{name}' is {spelled_type(kind, shape)}"
     count, words = math.prod(shape), [word.strip() for word in text.split(",")]
     if wanted.kind in "OSU":
@@ -180,7 +191,8 @@ def _reader(wanted: np.dtype[Any]) -> tuple[Callable[[str], float], str]:
     return whole, f"a whole number of {wanted}"
 
 
-def _numpy_type(kind: str) -> np.dtype[Any]:
+def numpy_type(kind: str) -> np.dtype[Any]:
+    """Return NumPy's type for ONNX's name of an element type, in lower case."""
     return onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(kind.upper()))
 
 

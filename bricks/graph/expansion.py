@@ -13,9 +13,9 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from ...errors import BrokenModel, ModelError, UnsupportedModel
-from ...models.constants import is_constant, node_constant
+from ...models.constants import node_constant
 from ...models.control_flow import Course, body_of, label_of
-from ...models.subgraphs import attributes_of, bodies, is_standard, own_names, rename
+from ...models.subgraphs import attributes_of, bodies, is_constant, is_standard, own_names, rename
 
 BARE = "/bare"
 """Suffix of a bare operator's name."""

@@ -14,11 +14,10 @@ from ...bricks.graph.control import ControlFlow, given_courses, write_out
 from ...db.values import Runtime
 from ...errors import BackendError, DlbricksError, WorkerError
 from ...models import ModelSource
-from ...models.constants import is_constant
 from ...models.control_flow import CourseChoice, How, chosen, force, label_of
 from ...models.runnable import Runnable
 from ...models.skeleton import Skeleton
-from ...models.subgraphs import all_graphs, all_nodes, bodies, is_standard
+from ...models.subgraphs import all_graphs, all_nodes, bodies, is_constant, is_standard
 from ..backends.custom_ops import asked
 from ..worker.client import Timeouts, Workers, file_of, start_worker
 from ..worker.messages import Place

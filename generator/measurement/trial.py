@@ -23,6 +23,7 @@ from ...bricks.suite.suite import Suite
 from ...db.values import NATIVE, Conditions, Identity, Runtime, Stack, Subject
 from ...errors import BackendError, DlbricksError, MachineBusy, WorkerError
 from ...models.runnable import Runnable
+from ...models.user_inputs import spelled_type
 from ..backends.registry import get, require_available
 from ..machine.lock import machine_lock
 from ..machine.system import free_cores
@@ -411,7 +412,7 @@ def shared_values(first: Path, second: Path) -> list[SharedValue]:
 def _spelled(array: npt.NDArray[Any] | None) -> str | None:
     if array is None:
         return None
-    return f"{'string' if array.dtype.kind in 'US' else array.dtype}{list(array.shape)}"
+    return spelled_type("string" if array.dtype.kind in "US" else str(array.dtype), array.shape)
 
 
 def largest_error(values: Sequence[SharedValue]) -> float:

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import helper
 
 from ...bricks.decoder import DecoderInput, InputRole
 from ...models.skeleton import LOW
+from ...models.user_inputs import numpy_type
 
 Array = npt.NDArray[Any]
 
@@ -62,7 +61,7 @@ class DecoderFile:
 
 def dtype_of(entry: DecoderInput) -> np.dtype[Any]:
     """Return NumPy's type of an input."""
-    return helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(entry.dtype.upper()))
+    return numpy_type(entry.dtype)
 
 
 def _shape(entry: DecoderInput, fixed: Mapping[str, int], batch: int, new: int, past: int) -> tuple[int, ...]:

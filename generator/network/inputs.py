@@ -17,14 +17,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from ...bricks.graph.causal import SOFTMAX
 from ...bricks.operators import ELEMENTWISE, MOVES, VIEWS, Trait, having
 from ...errors import BrokenModel, UnsupportedModel
 from ...models.skeleton import KEPT_ELEMENTS, given_value, hide_future, is_causal
-from ...models.subgraphs import all_graphs, all_nodes, attribute_of, declared_shape, infer_shapes, static_shapes
-from ...models.user_inputs import InputType
+from ...models.subgraphs import (
+    all_graphs,
+    all_nodes,
+    attribute_of,
+    constant_tensors,
+    declared_shape,
+    infer_shapes,
+    static_shapes,
+)
+from ...models.user_inputs import InputType, numpy_type
 from .legality import ONES, POSITIVE, Domain, DomainKind, Site, domain_of
 
 # Pools of seeded random values, tiled into inputs of any size at the speed of a copy.
@@ -127,7 +135,7 @@ def make_inputs(
             for arrays in feeds:
                 arrays[name] = given[name].copy()
             continue
-        pool, ordered = _values(_numpy_dtype(dtype), consumers.domain(name, integer="int" in dtype), seed)
+        pool, ordered = _values(numpy_type(dtype), consumers.domain(name, integer="int" in dtype), seed)
         for copy, arrays in enumerate(feeds):
             # Exact values stand in order; random ones begin somewhere else in every input of every copy.
             offset = 0 if ordered else zlib.crc32(f"{position}/{copy}".encode())
@@ -135,11 +143,6 @@ def make_inputs(
             if consumers.behind_mask(name):
                 hide_future(arrays[name])
     return feeds
-
-
-def _numpy_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's type for ONNX's name of an element type."""
-    return helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(name.upper()))
 
 
 class _Consumers:
@@ -156,9 +159,9 @@ class _Consumers:
         self._shapes: tuple[Shapes, Shapes] | None = None
         self._found: dict[str, tuple[Domain, ...]] = {}
         self._constants = {
-            tensor.name: numpy_helper.to_array(tensor)
+            name: numpy_helper.to_array(tensor)
             for graph in all_graphs(model.graph)
-            for tensor in (*graph.initializer, *_constant_nodes(graph))
+            for name, tensor in constant_tensors(graph).items()
             if math.prod(tensor.dims) <= KEPT_ELEMENTS and tensor.data_location != onnx.TensorProto.EXTERNAL
         }
 
@@ -319,13 +322,3 @@ def _cast_to_mask(node: onnx.NodeProto) -> bool:
     """Return True for a cast to floating point or truth values: integers that become these are masks."""
     kind = onnx.TensorProto.DataType.Name(attribute_of(node, "to", 0)).lower()
     return kind in {"float", "double", "float16", "bfloat16", "bool"}
-
-
-def _constant_nodes(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Values of the Constant nodes that hold a tensor, named as the nodes' outputs."""
-    for node in graph.node:
-        for attribute in node.attribute if node.op_type == "Constant" else ():
-            if attribute.name == "value":
-                tensor = deepcopy(attribute.t)
-                tensor.name = node.output[0]
-                yield tensor
