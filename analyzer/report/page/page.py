@@ -24,7 +24,7 @@ from ...findings.finding import LONGER, Finding
 from ...shell import improve_command, proof_command, why_unbounded
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
-from ..shares import OperatorTime, operator_times
+from ..shares import OperatorTime, operator_times, profile_of
 from ..units import (
     BUSY,
     counted,
@@ -117,6 +117,7 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> Row:
         "busy": BUSY,
         "colours": _colours([section]),
         "operators": [*_listed(ranked)],
+        "profiled": profile_of(section.estimate) is not None,
         "denormals": _counted_ms(section.estimate, "denormals"),
         "rest": next((operator for operator in ranked if not operator.measured), None),
         "place": place_of(section),

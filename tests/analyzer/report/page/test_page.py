@@ -9,9 +9,10 @@ from html.parser import HTMLParser
 from typing import Any
 
 from dlbricks.analyzer.findings.finding import Finding
-from dlbricks.analyzer.report.page.page import _environment
+from dlbricks.analyzer.report.page.page import _environment, render_page
 from dlbricks.analyzer.report.units import milliseconds
 from dlbricks.db import Store
+from dlbricks.db.values import Kernel, KernelView
 from markupsafe import Markup
 
 from ..conftest import Reported
@@ -72,6 +73,23 @@ def test_the_first_sentence_says_where_the_time_goes(reported: Reported) -> None
     assert text.index("One inference takes") < text.index("Savings:") < text.index("Measured")
     assert f"One inference takes {milliseconds(measured)} ±" in text
     assert f"of type {first}" in text
+
+
+def test_the_page_says_when_shares_are_those_of_the_models_own_profile(reported: Reported) -> None:
+    section = next(one for one in reported.sections if one.name == "branches")
+    assert section.model is not None
+    assert section.evidence is not None
+    kernels = (Kernel("", "Conv", "CPU", 3, 3000), Kernel("", "Softmax", "CPU", 1, 1000))
+    views = {section.model.own.key: KernelView(kernels, 1, 5, "profiler")}
+
+    def shown(*ratio_ci95: float) -> str:
+        truth = replace(section.estimate.truth, ratio_ci95=ratio_ci95)
+        estimate = replace(section.estimate, truth=truth, evidence=replace(section.evidence, views=views))
+        return Page(render_page([replace(section, estimate=estimate)])).text
+
+    assert "By the model's own profile" in shown(0.5, 0.6)
+    assert "Operator Calls Time, ms Share Conv 3" in shown(0.5, 0.6)
+    assert "By the model's own profile" not in shown(0.9, 1.1)
 
 
 def test_without_an_analysis_the_page_says_so_and_claims_nothing(reported: Reported) -> None:
