@@ -14,7 +14,8 @@ import pytest
 _INHERENT = re.compile(
     r"(PyTorch|MXNet|OpenVINO) (has no|cannot)|does not compute in \w+ on this CPU|one core|"
     r"no CUDA device|there is (a CUDA device|CUDA)|root may|"
-    r"cuDNN, or the library of a driver|cuDNN is installed here|the zoo extra is installed|no PostgreSQL server|"
+    r"cuDNN, or (gcc|the library of a driver|the cuBLAS that it plans with)|cuDNN is installed here|"
+    r"the zoo extra is installed|no PostgreSQL server|"
     r"runs in another environment|no Chromium is found|dlbricks backends install mxnet|needs Python 3\.11"
 )
 """What a runtime does not express, and what a machine cannot show that has no GPU, driver, server or second core (or

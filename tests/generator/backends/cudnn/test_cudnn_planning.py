@@ -60,7 +60,7 @@ def ask(tmp_path_factory):
     """Ask for plans, of convolutions with the channels last: count, count of left out ones, reason without any."""
     libraries = library_folder()
     if libraries is None or shutil.which("gcc") is None:
-        pytest.skip("cuDNN's wheel, or gcc, is not installed")
+        pytest.skip("cuDNN, or gcc, is not installed")
     folder = tmp_path_factory.mktemp("driver")
     paths = [build(folder).parent, *libraries.parents[1].glob("cu*/lib"), os.environ.get("LD_LIBRARY_PATH", "")]
     environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, paths))}
@@ -76,7 +76,7 @@ def ask(tmp_path_factory):
             text=True, timeout=300, check=False,
         )  # fmt: skip
         if "cublasLt" in done.stderr:
-            pytest.skip("cuBLAS's wheel, which cuDNN plans with, is not installed")
+            pytest.skip("cuDNN, or the cuBLAS that it plans with, is not installed")
         assert done.returncode == 0, done.stderr[-2000:]
         return [tuple(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("[")]
 
