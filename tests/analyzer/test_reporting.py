@@ -38,7 +38,7 @@ other (float[1,8,64,64] x) => (float[1,8] y) {
 def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, here: Path) -> None:
     models = find_models([branches])
     with Store.open(here / "dlbricks.db") as store:
-        first = report(models, store=store, out=here / "a.html", budget_s=8, alone=True)
+        first = report(models, store=store, out=here / "a.html", budget_s=16, alone=True)
         again = report(models, store=store, out=here / "b.html", budget_s=8)
         stored = report(models, store=store, out=here / "c.html", measure=False, setup=Setup())
 
