@@ -84,7 +84,7 @@ def fail(fault: str | None) -> None:
     elif fault == "exit":
         os._exit(3)
     elif fault == "slow":
-        time.sleep(0.25)
+        time.sleep(0.5)
     elif fault == "hang":
         time.sleep(3600)
     elif fault == "memory":

@@ -398,8 +398,8 @@ def test_progress_comes_between_requests_only(small_suite, store, protocol):
     ("fault", "cache", "more"),
     [
         ("close:crash", "cold", {}),  # at a release what it measured is complete: there is nobody left to blame
-        ("run:slow", "hot", {"visits": 3, "item_timeout_s": 3}),  # what warms up counts: a request may take longer
-        ("run:slow", "model", {"visits": 3, "item_timeout_s": 3}),
+        ("run:slow", "hot", {"visits": 3, "item_timeout_s": 2}),  # what warms up counts: a request may take longer
+        ("run:slow", "model", {"visits": 3, "item_timeout_s": 2}),
     ],
 )
 def test_what_dies_at_a_release_and_what_takes_its_time_is_no_failure(small_suite, store, faulty, fault, cache, more):
