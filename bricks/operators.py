@@ -511,7 +511,7 @@ _ROWS = (
     Operator("RandomUniform", Kind.RANDOM, work=linear.UNIFORM, shaped_by=_OPERANDS),
     Operator("RandomUniformLike", Kind.RANDOM, work=linear.UNIFORM, shaped_by=_OPERANDS),
     # control
-    Operator("If", Kind.CONTROL, work=elementwise.bare, shaped_by=_CONTENTS, course=1),
+    Operator("If", Kind.CONTROL, work=elementwise.bare, traits=_T.VALUED, shaped_by=_CONTENTS, course=1),
     Operator("Loop", Kind.CONTROL, work=elementwise.bare, shaped_by=_CONTENTS, deciding=(0,), course=2),
     Operator("Scan", Kind.CONTROL, shaped_by=_CONTENTS),
     Operator("SequenceMap", Kind.CONTROL, shaped_by=_OPERANDS),

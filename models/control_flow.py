@@ -68,6 +68,12 @@ def body_of(node: NodeProto, name: str) -> GraphProto:
     raise BrokenModel(f"{node.op_type} '{label_of(node)}' has no {name}")
 
 
+def unknown_course(op_type: str) -> str:
+    """Return why the course of an If or Loop is not known, and the option that states it."""
+    what, option = ("condition", "--branch") if op_type == "If" else ("number of iterations", "--trip")
+    return f"its {what} is not constant; state it with {option}, or see what one execution takes: {option} {OBSERVED}"
+
+
 def chosen(choices: Sequence[CourseChoice], label: str, *, branch: bool) -> CourseChoice | None:
     """Return the choice for an operator: given before observed, then named before general, then the first.
 

@@ -10,7 +10,8 @@ import onnx
 from onnx import numpy_helper
 
 from ...errors import BrokenModel
-from ...models.subgraphs import bodies, captures, given_names, plain_domain
+from ...models.control_flow import fixed_trips, unknown_course
+from ...models.subgraphs import bodies, captures, given_names, is_standard, plain_domain
 from ..canonical import CanonicalForm, LayerSignature, canonical_form, source_form
 from ..canonical.bodies import nameless_attributes
 from ..canonical.draft import ABSENT, Slot
@@ -82,7 +83,7 @@ class Assembly:
         folded = self._constants.folded.get(index)
         if folded is not None:
             return self._idle(index, signature, outputs, LayerState.FOLDED, folded)
-        why = self._why_untyped(index, signature, outputs) or self._why_captive(index)
+        why = self._why_untyped(index, signature, outputs) or self._why_captive(index) or self._why_open(node)
         if not why:
             form = source_form(signature) if self._as_is else canonical_form(signature)
             why = form.problem
@@ -228,6 +229,16 @@ class Assembly:
             if not self._constants.known(name):
                 return f"its body reads the weight {name!r} of the graph around it"
         return ""
+
+    def _why_open(self, node: onnx.NodeProto) -> str:
+        """Return why nobody knows how often the body of a Loop runs; empty if the file tells, or there is no Loop.
+
+        On made-up values it may run once or always: such a latency is no part of an estimate.
+        """
+        if node.op_type != "Loop" or not is_standard(node):
+            return ""
+        fixed = fixed_trips(node, self._inference.constants.scalar) is not None
+        return "" if fixed else unknown_course(node.op_type)
 
     def _describe(self, name: str) -> str:
         description = self._inference.unknown.get(name, "no type")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import NodeProto
 
-from ...models.control_flow import Course, CourseChoice, How, body_of, chosen, fixed_trips, label_of
+from ...models.control_flow import Course, CourseChoice, How, body_of, chosen, fixed_trips, label_of, unknown_course
 from ...models.skeleton import Skeleton
 from ...models.subgraphs import all_nodes, bodies, captures, is_standard
 from ..encoding import element_number
@@ -260,19 +260,17 @@ class _Decisions:
             return ControlFlow(label, node.op_type, How.UNKNOWN, "", reason=why), None
         if choice is not None:
             return ControlFlow(label, node.op_type, choice.how, _spelled(choice.course)), choice.course
-        option = "--branch" if branch else "--trip"
-        why = f"its {'condition' if branch else 'number of iterations'} is not constant; state it with {option}"
-        if node.op_type == "Scan":
-            why = "the shape of its scanned input is not known"
+        scans = node.op_type == "Scan"
+        why = "the shape of its scanned input is not known" if scans else unknown_course(node.op_type)
         return ControlFlow(label, node.op_type, How.UNKNOWN, "", reason=why), None
 
     def _fixed(self, node: onnx.NodeProto) -> Course | None:
         """Return the course that the file fixes."""
         if node.op_type == "If":
-            taken = self._scalar(node.input[0] if node.input else "")
+            taken = self._inference.constants.scalar(node.input[0] if node.input else "")
             return None if taken is None else "then" if taken else "else"
         if node.op_type == "Loop":
-            return fixed_trips(node, self._scalar)
+            return fixed_trips(node, self._inference.constants.scalar)
         scanned = _scanned(node)
         if not 0 < scanned <= len(node.input):
             return None
@@ -281,11 +279,6 @@ class _Decisions:
         if kind is None or not axes or not -len(kind.shape) <= axes[0] < len(kind.shape):
             return None
         return kind.shape[axes[0]]
-
-    def _scalar(self, name: str) -> int | None:
-        """Return a constant of one element; None if unknown."""
-        array = self._inference.constants.array(name) if self._inference.constants.known(name) else None
-        return int(array.item()) if array is not None and array.size == 1 and array.dtype.kind in "biu" else None
 
     def _stands_alone(self, node: onnx.NodeProto) -> bool:
         """Return True if an operator can leave its model unchanged."""

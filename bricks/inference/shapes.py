@@ -65,6 +65,11 @@ class Constants:
             values = self.arrays[name] = tensor_array(self.tensors[name])
         return values
 
+    def scalar(self, name: str) -> int | None:
+        """Return a constant of one integer or truth value; None if unknown."""
+        array = self.array(name) if self.known(name) else None
+        return int(array.item()) if array is not None and array.size == 1 and array.dtype.kind in "biu" else None
+
     @property
     def found(self) -> Mapping[str, Array]:
         """Known values that are not initializers: the results of folding."""

@@ -31,7 +31,7 @@ from ...bricks.graph.boundary import BOTH, GIVEN, KEPT, LARGE_BYTES
 from ...bricks.operators import Trait, having
 from ...errors import BackendError
 from ...models.skeleton import hide_future, hides_future
-from ...models.subgraphs import all_nodes, plain_domain, reads
+from ...models.subgraphs import all_nodes, bodies, plain_domain, reads
 from .network import Network, add_copy, add_value, distinct, shared_buffers
 
 # Versions of operator sets at which operators mean the same: networks that share one can be put into one network.
@@ -155,11 +155,12 @@ def grouped(networks: Sequence[Network]) -> list[list[int]]:
     """Return the indices of networks that can share a pack, in the fewest groups for ONNX's operators.
 
     Networks that no pack can hold are left out and run alone: operators older than the producers' operators, strings,
-    and outputs other than tensors.
+    and outputs other than tensors. So are those whose bodies have nodes: the profile of a pack notes each of these
+    too, and a loop of short nodes then takes several times its latency.
     """
     ranges = [opset_ranges(network.brick) for network in networks]
     waiting = sorted(
-        filter(lambda index: _of_tensors(networks[index]), range(len(networks))),
+        filter(lambda index: _can_be_packed(networks[index]), range(len(networks))),
         key=lambda index: (ranges[index].get("", (1, ANY))[1], index),
     )
     groups: list[tuple[dict[str, tuple[int, int]], list[int]]] = []
@@ -494,12 +495,13 @@ def _split_axis(array: Array) -> int | None:
     return axis if axis is not None and math.prod(array.shape[:axis]) > 1 else None
 
 
-def _of_tensors(network: Network) -> bool:
-    """Return True if a network reads and writes tensors of numbers only."""
+def _can_be_packed(network: Network) -> bool:
+    """Return True if a network reads and writes tensors of numbers only, and no body has nodes."""
     values = (*network.brick.graph.input, *network.brick.graph.output)
     kinds = {value.type.WhichOneof("value") for value in values}
     strings = any(value.type.tensor_type.elem_type == onnx.TensorProto.STRING for value in values)
-    return kinds <= {"tensor_type", None} and not strings
+    inner = any(body.node for node in network.brick.graph.node for body in bodies(node))
+    return kinds <= {"tensor_type", None} and not strings and not inner
 
 
 def _bytes(value: onnx.ValueInfoProto) -> int:

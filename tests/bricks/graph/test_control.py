@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.control import given_courses
@@ -39,6 +40,28 @@ def test_unknown_it_stays_one_layer(tmp_path: Path) -> None:
     assert (flow.name, flow.how, flow.course, flow.layers) == ("If_0", "unknown", "", 0)
     assert "--branch" in flow.reason
     assert [layer.op_type for layer in graph.layers] == ["Equal", "If"]
+
+
+@pytest.mark.parametrize(
+    ("trips", "goes_on", "state"),
+    [
+        ("n", "d = Identity(c)", LayerState.LIVE),
+        ("m", "d = Identity(c)", LayerState.SKIPPED),
+        ("n", "z = Constant <value_int = 0> () d = Greater(z, i)", LayerState.SKIPPED),
+    ],
+    ids=["counts to a constant", "counts to an input", "ends by a condition"],
+)
+def test_a_loop_is_a_brick_only_if_the_file_tells_how_often_it_runs(trips, goes_on, state, tmp_path: Path) -> None:
+    """On made-up values another one may run once or always."""
+    text = (
+        f'{HEAD} g (float[4] x, int64 m) => (float[4] y) <int64 n = {{3}}> {{ y = Loop({trips}, "", x)'
+        f" <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t) {{ {goes_on} t = Neg(s) }}> }}"
+    )
+
+    (layer,) = graph_of(onnx.parser.parse_model(text), tmp_path).layers
+
+    assert layer.state is state, layer.reason
+    assert ("--trip observed" in layer.reason) is (state is LayerState.SKIPPED)
 
 
 @pytest.mark.parametrize("branch", ["then", "else"])

@@ -295,3 +295,17 @@ def test_several_threads_write_together_what_one_would_write(skeleton_of):
     assert kinds == {"0.0/x": "Add", "0.0/row": "Expand"}  # a single row has nothing to share
     for name in kinds:
         np.testing.assert_array_equal(*(by_name(showing(one, name))[name] for one in (alone, together)))
+
+
+@pytest.mark.parametrize(
+    ("body", "together"), [("d = Identity(c) t = Neg(s)", False), ("", True)], ids=["with nodes", "empty"]
+)
+def test_what_has_nodes_in_a_body_runs_alone(body, together):
+    """The profile of a pack would note each of them, and so they would take longer."""
+    network = at_opset(
+        "(float[4] x) => (float[4] y) <int64 n = {3}> { y = Loop(n, , x) <body = b (int64 i, bool c, float[4] s)"
+        f" => ({'bool c, float[4] s' if together else 'bool d, float[4] t'}) {{ {body} }}> }}",
+        17,
+    )
+
+    assert bool(grouped([network])) is together
