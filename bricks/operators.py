@@ -152,7 +152,8 @@ class Trait(Flag):
     IN_PLACE = auto()
     """Extends a cache in the memory that it reads, if past and present are declared alike."""
     VALUED = auto()
-    """Its time depends on the values of its operands, on equal shapes."""
+    """Its time depends on the values of its operands, on equal shapes: it searches, branches by element (PRelu on mixed
+    signs takes eight times as long as on equal ones), or calls functions with a path for each range (Tan)."""
 
 
 class ShapedBy(Enum):
@@ -239,16 +240,16 @@ _ROWS = (
     # elementwise
     Operator("Abs", Kind.ELEMENTWISE, each=("|x|", _CMP), traits=_T.POSITIVE),
     Operator("Acos", Kind.ELEMENTWISE, each=("acos(x)", _EXP), traits=_T.SLOW),
-    Operator("Acosh", Kind.ELEMENTWISE, each=("acosh(x)", _EXP)),
+    Operator("Acosh", Kind.ELEMENTWISE, each=("acosh(x)", _EXP), traits=_T.VALUED),
     Operator("Add", Kind.ELEMENTWISE, each=("a + b", _ADD),
              traits=_T.REAL | _T.AFFINE | _T.WHOLE | _T.COUNTS | _T.POSITIVE | _T.INDEXES | _T.MASKS
              | _T.QUANTISABLE | _T.SUMS,
              data=None, neutral=0),
     Operator("And", Kind.ELEMENTWISE, each=("a and b", _CMP), traits=_T.JUMPS | _T.INDEXES | _T.ORDERS),
     Operator("Asin", Kind.ELEMENTWISE, each=("asin(x)", _EXP), traits=_T.SLOW),
-    Operator("Asinh", Kind.ELEMENTWISE, each=("asinh(x)", _EXP)),
+    Operator("Asinh", Kind.ELEMENTWISE, each=("asinh(x)", _EXP), traits=_T.VALUED),
     Operator("Atan", Kind.ELEMENTWISE, each=("atan(x)", _EXP), traits=_T.RISING | _T.SLOW),
-    Operator("Atanh", Kind.ELEMENTWISE, each=("atanh(x)", _EXP)),
+    Operator("Atanh", Kind.ELEMENTWISE, each=("atanh(x)", _EXP), traits=_T.VALUED),
     Operator("BitCast", Kind.ELEMENTWISE, work=elementwise.move, traits=_T.JUMPS),
     Operator("BitShift", Kind.ELEMENTWISE, each=("a << b", _MUL), traits=_T.JUMPS),
     Operator("BitwiseAnd", Kind.ELEMENTWISE, each=("a & b", _CMP), traits=_T.JUMPS),
@@ -265,7 +266,7 @@ _ROWS = (
     Operator("Clip", Kind.ELEMENTWISE, each=("min(max(x, low), high)", _CMP + _CMP), work=elementwise.clip,
              traits=_T.INDEXES | _T.SCALARS | _T.CLAMPS | _T.FUSES),
     Operator("Cos", Kind.ELEMENTWISE, each=("cos(x)", _EXP), traits=_T.SLOW),
-    Operator("Cosh", Kind.ELEMENTWISE, each=("cosh(x)", _EXP)),
+    Operator("Cosh", Kind.ELEMENTWISE, each=("cosh(x)", _EXP), traits=_T.VALUED),
     Operator("Div", Kind.ELEMENTWISE, each=("a / b", _DIV),
              traits=_T.REAL | _T.AFFINE | _T.UNBOUNDED | _T.POSITIVE | _T.INDEXES | _T.MASKS, neutral=1),
     Operator("Dropout", Kind.ELEMENTWISE, work=elementwise.dropout,
@@ -301,7 +302,7 @@ _ROWS = (
     Operator("Neg", Kind.ELEMENTWISE, each=("-x", _ADD), traits=_T.REAL | _T.AFFINE | _T.WHOLE | _T.COUNTS),
     Operator("Not", Kind.ELEMENTWISE, each=("not a", _CMP), traits=_T.JUMPS | _T.INDEXES | _T.ORDERS),
     Operator("Or", Kind.ELEMENTWISE, each=("a or b", _CMP), traits=_T.JUMPS | _T.INDEXES | _T.ORDERS),
-    Operator("PRelu", Kind.ELEMENTWISE, each=("x if x >= 0 else slope x", _CMP + _MUL), traits=_T.SLOW,
+    Operator("PRelu", Kind.ELEMENTWISE, each=("x if x >= 0 else slope x", _CMP + _MUL), traits=_T.VALUED | _T.SLOW,
              parameters=(1,)),
     Operator("Pow", Kind.ELEMENTWISE, work=elementwise.power, traits=_T.REAL | _T.UNBOUNDED | _T.POSITIVE | _T.SLOW,
              neutral=1),
@@ -312,13 +313,14 @@ _ROWS = (
     Operator("Selu", Kind.ELEMENTWISE,
              each=("gamma (x if x > 0 else alpha exp(x) - alpha)", _CMP + _ADD + _MUL + _MUL + _EXP), traits=_T.SLOW),
     Operator("Shrink", Kind.ELEMENTWISE,
-             each=("x + bias if x < -lambda, x - bias if x > lambda, else 0", _CMP + _CMP + _ADD), traits=_T.JUMPS),
+             each=("x + bias if x < -lambda, x - bias if x > lambda, else 0", _CMP + _CMP + _ADD),
+             traits=_T.VALUED | _T.JUMPS),
     Operator("Sigmoid", Kind.ELEMENTWISE, each=("1 / (1 + exp(-x))", _EXP),
              traits=_T.RISING | _T.QUANTISABLE | _T.FUSES),
     Operator("Sign", Kind.ELEMENTWISE, each=("sign(x)", _CMP), traits=_T.JUMPS),
     Operator("Sin", Kind.ELEMENTWISE, each=("sin(x)", _EXP), traits=_T.SLOW),
-    Operator("Sinh", Kind.ELEMENTWISE, each=("sinh(x)", _EXP)),
-    Operator("Softplus", Kind.ELEMENTWISE, each=("log(1 + exp(x))", _ADD + _EXP + _EXP), traits=_T.RISING),
+    Operator("Sinh", Kind.ELEMENTWISE, each=("sinh(x)", _EXP), traits=_T.VALUED),
+    Operator("Softplus", Kind.ELEMENTWISE, each=("log(1 + exp(x))", _ADD + _EXP + _EXP), traits=_T.VALUED | _T.RISING),
     Operator("Softsign", Kind.ELEMENTWISE, each=("x / (1 + |x|)", _CMP + _ADD + _DIV), traits=_T.RISING),
     Operator("Sqrt", Kind.ELEMENTWISE, each=("sqrt(x)", _DIV),
              traits=_T.REAL | _T.RISING | _T.UNBOUNDED | _T.POSITIVE),
@@ -329,7 +331,7 @@ _ROWS = (
              traits=_T.REAL | _T.WHOLE | _T.POSITIVE | _T.SUMS, data=None),
     Operator("SwiGLU", Kind.ELEMENTWISE, each=("a sigmoid(alpha a) b", 3 * _MUL + _EXP)),
     Operator("Swish", Kind.ELEMENTWISE, each=("x sigmoid(alpha x)", _MUL + _MUL + _EXP)),
-    Operator("Tan", Kind.ELEMENTWISE, each=("tan(x)", _EXP), traits=_T.SLOW),
+    Operator("Tan", Kind.ELEMENTWISE, each=("tan(x)", _EXP), traits=_T.VALUED | _T.SLOW),
     Operator("Tanh", Kind.ELEMENTWISE, each=("tanh(x)", _EXP), traits=_T.RISING | _T.FUSES),
     Operator("ThresholdedRelu", Kind.ELEMENTWISE, each=("x if x > alpha else 0", _CMP), traits=_T.JUMPS | _T.SLOW),
     Operator("Where", Kind.ELEMENTWISE, each=("a if condition else b", _CMP),
@@ -453,7 +455,7 @@ _ROWS = (
     Operator("SimplifiedLayerNormalization", Kind.NORMALISATION, work=elementwise.rms_norm, traits=_T.REAL | _T.ROWS,
              parameters=(1,), results=result_types.rms_norm),
     # softmax
-    Operator("Hardmax", Kind.SOFTMAX, work=elementwise.COMPARED),
+    Operator("Hardmax", Kind.SOFTMAX, work=elementwise.COMPARED, traits=_T.VALUED),
     Operator("LogSoftmax", Kind.SOFTMAX, work=elementwise.log_softmax, traits=_T.ROWS),
     Operator("Softmax", Kind.SOFTMAX, work=elementwise.SOFTMAX, traits=_T.ROWS | _T.QUANTISABLE),
     # loss

@@ -130,6 +130,7 @@ CASES = {
         " v = Add(t, one) m = Mul(x, v) y = Mul(m, h)}", {},
     ),
     "a square by a power": ("pointwise", "Square", ROWS + "<float two = {2}> {y = Pow(x, two)}", {}),
+    "a rectifier with slopes of any sign": ("pointwise", "PRelu", ROWS + "{y = PRelu(x, s)}", {"s": 3 * random(64)}),
     "a product before a maximum over rows": (
         "order", "ReduceMax first", ("(float[32,64] x) => (float[32] y) <float two = {2}, float one = {1}>"
         "{m = Mul(x, two) a = Add(m, one) r = Sigmoid(a) t = Tanh(r) y = ReduceMax<axes = [1], keepdims = 0>(t)}"), {},
