@@ -24,6 +24,7 @@
     │   ├── WorkerTimeout             it did not answer in time
     │   └── WorkerOutOfMemory         it hit its memory limit
     ├── MachineBusy                   another dlbricks process is measuring here
+    ├── OutOfTime                     the budget ended before anything was measured
     └── StoreError                    the database cannot be used
         ├── DatabaseLocked            another process holds it
         ├── DatabaseReadOnly          it cannot be written
@@ -173,6 +174,10 @@ class WorkerOutOfMemory(WorkerError):
 
 class MachineBusy(DlbricksError):
     """Raised when another dlbricks process is measuring on this machine."""
+
+
+class OutOfTime(DlbricksError):
+    """Raised when a budget ends before anything was measured."""
 
 
 class StoreError(DlbricksError):

@@ -17,7 +17,7 @@ from ..constructor.result import Estimate
 from ..constructor.uncertainty.calibration import NORMAL
 from ..db import Store
 from ..errors import MachineBusy, UsageError
-from ..generator.decomposition.decompose import decompose, readable
+from ..generator.decomposition.decompose import decompose, decomposing_until, readable
 from ..generator.machine.lock import work_clock
 from ..generator.machine.system import quietness
 from ..generator.measurement.settings import PaceFields
@@ -145,7 +145,7 @@ def predict(
     store: Store,
     setup: Setup | None = None,
     target: float = 0.1,
-    budget_s: float = 10.0,
+    budget_s: float | None = None,
     measure: bool = True,
     progress: ProgressCallback | None = None,
 ) -> Predictions:
@@ -157,7 +157,8 @@ def predict(
         setup: System, runtime and conditions; default: the choice of ``set_up``.
         target: Wanted relative half-width; measuring ends when all intervals reach it.
         budget_s: Seconds for the whole call, without waiting for another process. If preparing the models took them,
-            nothing is measured.
+            nothing is measured; a model that is not decomposed by then has failed. None: 10 s, and as long as it takes
+            to decompose.
         measure: False to use stored measurements only.
         progress: Called between requests to the worker.
 
@@ -176,14 +177,16 @@ def predict(
         ...     (row,) = predict(find_models(["squeezenet"]), store=store)
     """
     begun = work_clock()
-    if not (0 < target < math.inf and 0 < budget_s < math.inf):
+    if not (0 < target < math.inf and (budget_s is None or 0 < budget_s < math.inf)):
         raise UsageError("target and budget are positive numbers", remedy="for example target=0.1, budget_s=10")
     how = settled(setup or set_up())
     if measure and (how.system is not None or how.stack is not None):
         raise UsageError(
             "--system and --stack select stored results, but this command measures here", remedy="give measure=False"
         )
-    decompositions = decompose(models, cut_of(how), progress=progress)
+    with decomposing_until(math.inf if budget_s is None else begun + budget_s):
+        decompositions = decompose(models, cut_of(how), progress=progress)
+    budget_s = budget_s or _BUDGET_S
     decomposed = readable(decompositions)
     choice = choice_of(store, how, decomposed, measure=measure)
     evidence, taken = evidence_under(choice, decomposed, store, how, cut_of(how)), set[str]()
@@ -225,6 +228,9 @@ _SPENT = (
     "nothing is measured: preparing the models took {prepared} of {budget}. What it prepared is kept, so that the same "
     "command measures now."
 )
+
+_BUDGET_S = 10.0
+"""Time for measuring where none is given."""
 
 _WATCH_S = 0.2
 """Seconds to watch other processes before measuring."""

@@ -18,7 +18,7 @@ from ..constructor.evidence import Evidence
 from ..constructor.result import Estimate
 from ..db import Measurement, Store
 from ..errors import DlbricksError, UsageError
-from ..generator.decomposition.decompose import decompose, readable
+from ..generator.decomposition.decompose import decompose, decomposing_until, readable
 from ..generator.machine.lock import work_clock
 from ..models import ModelSource
 from .estimation.estimate import estimate, estimates_between, estimates_in
@@ -103,7 +103,8 @@ def report(
     generated, measured = None, None
     interrupted: KeyboardInterrupt | None = None
     if measure:
-        decompositions = decompose(models, cut_of(how), progress=progress)
+        with decomposing_until(until):
+            decompositions = decompose(models, cut_of(how), progress=progress)
         evidence = evidence_here(decompositions, store, how)
         lacking = missing(decompositions, evidence)
         if first is not None and lacking and plan.room:

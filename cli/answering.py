@@ -175,7 +175,7 @@ def predict(*, target: float, budget_s: float | None, stored: bool, database: st
     opened = open_store("sqlite://" if absent else database, sources, stored=stored and not absent)
     with opened as store, watched() as progress:
         predictions = predict_models(
-            sources, store=store, setup=setup, target=target, budget_s=budget_s or 10.0, measure=not stored,
+            sources, store=store, setup=setup, target=target, budget_s=budget_s, measure=not stored,
             progress=progress,
         )  # fmt: skip
     answer(predictions_answer(predictions), complete=predictions.complete)

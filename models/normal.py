@@ -33,6 +33,7 @@ from .subgraphs import (
     require_text,
     sees,
 )
+from .time_limit import in_time
 
 # Inlining of model-local functions, so that every node of a model is an operator.
 
@@ -279,7 +280,7 @@ class _Normaliser:
             defaults = frozenset(value.name for value in self._graph.input if value.name in self._constants)
         for value in inputs:
             self._define(value.name)
-        for node in self._nodes():
+        for node in in_time(self._nodes(), "reading nodes"):
             self._visit(node)
         for value in self._graph.output:
             if value.name not in self._defined:

@@ -15,6 +15,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, checker, shape_inference
 
 from ..errors import BrokenModel, UnsupportedModel
+from .time_limit import require_time
 
 # Names in a model, which may be invalid text in a broken file, and domains of operators.
 
@@ -106,6 +107,7 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
     Raises:
         BrokenModel: Inference refuses the model as a whole.
         UnsupportedModel: Inference would take minutes, or more memory than any real model.
+        OutOfTime: The time of the command is up (``time_limit``).
     """
     if (work := _scope_work(model.graph)) > _MOST_SCOPE:
         raise UnsupportedModel(
@@ -116,7 +118,7 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
     for follow in (True, False) if propagate else (False,):
         infer = partial(shape_inference.infer_shapes, data, strict_mode=strict, data_prop=follow)
         try:
-            return _with_limited_memory(infer, more)
+            inferred = _with_limited_memory(infer, more)
         except MemoryError:
             continue
         except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError) as error:
@@ -124,6 +126,8 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
             raise BrokenModel(
                 f"shape inference refuses the model: {first}", remedy="check it with onnx.checker"
             ) from error
+        require_time("inferring shapes")
+        return inferred
     raise UnsupportedModel("shape inference needs more memory for it than for any real model")
 
 

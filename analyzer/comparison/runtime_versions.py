@@ -28,7 +28,7 @@ from ...errors import BackendError, DlbricksError, MachineBusy, UsageError
 from ...generator.backends.environments import RuntimeVersion, version_of
 from ...generator.backends.registry import get
 from ...generator.decomposition.cut import Cut
-from ...generator.decomposition.decompose import decompose
+from ...generator.decomposition.decompose import decompose, decomposing_until
 from ...generator.decomposition.generate import along_source, generate
 from ...generator.decomposition.observation import run_as_given
 from ...generator.machine.lock import work_clock
@@ -312,7 +312,7 @@ def compare_versions(
         threads: Threads of the runtime.
         dtype: Precision.
         minimum_effect: Relative difference that matters.
-        budget_s: Seconds of measuring after which no more visits are made; installing does not count.
+        budget_s: Seconds of work after which no more visits are made; installing does not count.
         progress: Called between visits.
         **runtime: ``backend`` of a bare version, ``device`` and ``options``.
 
@@ -345,10 +345,12 @@ def compare_versions(
         best = get(base.backend).graph_at(places[0].runtime.device, dtype)
         graph = "source" if best == "source" else "fused"
     cut = Cut(granularity, connected=connected, graph=graph, runtime=places[0].runtime, threads=threads)
-    decomposed = along_source(decompose(models, cut, progress=progress), cut)
+    until = work_clock() + budget_s
+    with decomposing_until(until):
+        decomposed = along_source(decompose(models, cut, progress=progress), cut)
     cut_up = [model for model in decomposed if isinstance(model, Decomposition)]
     suite = generate(cut_up, out=folder, settings=cut).suite
-    trying = Trying(places, minimum_effect, work_clock() + budget_s, progress)
+    trying = Trying(places, minimum_effect, until, progress)
     counts = Counter(part.key for model in cut_up for part in model.sequences)
     with TemporaryDirectory(prefix="dlbricks-versions-") as name:
         whole = trying.models(models, Path(name))

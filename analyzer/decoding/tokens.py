@@ -15,6 +15,7 @@ from ...constructor.result import Estimate
 from ...constructor.token_latency import Generation, Rate, generation, lengths_between, rate, steps_of
 from ...db import Store
 from ...errors import UsageError
+from ...generator.decomposition.decompose import decomposing_until
 from ...generator.machine.lock import work_clock
 from ...generator.measurement.run import RunReport
 from ...generator.progress import ProgressCallback
@@ -256,6 +257,7 @@ def tokens(
     reports: tuple[RunReport, ...] = ()
     looped: LoopReport | None = None
     with ExitStack() as resources:
+        resources.enter_context(decomposing_until(until))
         running: Loop | LoopReport | None = None
         if measure and loop and extended.decoder is not None:
             tasks = [

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...models.subgraphs import captures
+from ...models.time_limit import in_time
 from ..graph.flow import common_opsets, flow_of, flow_over, is_empty
 from ..graph.footprint import with_reuse
 from ..graph.model_graph import ExecutedModel, ModelGraph
@@ -249,7 +250,7 @@ def fused_sequences(
     windows = spans(flow_over(graph, units), granularity, overlap=overlap, connected=connected)
     copied = copied_layers(executed)
     sequences = []
-    for begin, end in windows:
+    for begin, end in in_time(windows, "cutting sequences"):
         members = {index for unit in units[begin:end] for index in unit}
         copies = tuple(index for index in sorted(copied - members) if members.intersection(_readers(graph, index)))
         sequences.append(make_sequence(graph, tuple(sorted({*members, *copies})), copies=copies, copied=copied))

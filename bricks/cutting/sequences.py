@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ...errors import UsageError
+from ...models.time_limit import in_time
 from ..graph.causal import SOFTMAX
 from ..graph.flow import Flow, common_opsets, flow_of, is_empty
 from ..graph.footprint import with_reuse
@@ -307,7 +308,7 @@ def sequences(
 ) -> list[LayerSequence]:
     """Cut a model (``split``) and make the sequence of each window."""
     windows = split(graph, granularity, overlap=overlap, connected=connected)
-    return with_reuse(graph, (make_sequence(graph, window) for window in windows))
+    return with_reuse(graph, (make_sequence(graph, window) for window in in_time(windows, "cutting sequences")))
 
 
 # All valid windows of at most G layers with the keys of their bricks. ``split`` chooses some of them and defines

@@ -12,6 +12,7 @@ from onnx import numpy_helper
 from ...errors import BrokenModel
 from ...models.control_flow import fixed_trips, unknown_course
 from ...models.subgraphs import bodies, captures, given_names, is_standard, plain_domain
+from ...models.time_limit import in_time
 from ..canonical import CanonicalForm, LayerSignature, canonical_form, source_form
 from ..canonical.bodies import nameless_attributes
 from ..canonical.draft import ABSENT, Slot
@@ -61,7 +62,9 @@ class Assembly:
         self._read = self._values_read(graph)
         self._data: dict[str, bytes] = {}
         self.idle: dict[int, LayerSignature] = {}
-        self.layers = tuple([self._layer(index, node) for index, node in enumerate(graph.node)])
+        self.layers = tuple(
+            [self._layer(*numbered) for numbered in enumerate(in_time(graph.node, "assembling layers"))]
+        )
 
     @cached_property
     def _makers(self) -> dict[str, onnx.NodeProto]:

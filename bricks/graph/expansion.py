@@ -16,6 +16,7 @@ from ...errors import BrokenModel, ModelError, UnsupportedModel
 from ...models.constants import node_constant
 from ...models.control_flow import Course, body_of, label_of
 from ...models.subgraphs import attributes_of, bodies, is_constant, is_standard, own_names, rename
+from ...models.time_limit import in_time
 
 BARE = "/bare"
 """Suffix of a bare operator's name."""
@@ -65,7 +66,7 @@ class Expansion:
         steps_by_output = {step[0]: step for step in steps}
         results: dict[str, ExpandedOperator | str] = {}
         nodes: list[NodeProto] = []
-        for node in self._graph.node:
+        for node in in_time(self._graph.node, "expanding control flow"):
             output = next(filter(None, node.output), "")
             if output in steps_by_output:
                 try:
@@ -218,7 +219,7 @@ class ExpandedOperator:
         ends = [*results, *[""] * (len(body.output) - len(results))]
         constants = self._constants(body)
         values_by_output: list[list[str]] = [[] for _ in ends[count:]]
-        for trip in range(trips):
+        for trip in in_time(range(trips), "repeating the body of a loop"):
             names = dict(constants)
             begin(trip, names)
             names.update((value.name, name) for value, name in zip(carried, state, strict=True))

@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from ...models.skeleton import is_weight
 from ...models.subgraphs import bodies, captures, contains_operator, infer_shapes, is_standard, plain_domain
+from ...models.time_limit import in_time
 from ..costs.costed_node import CostedNode, UnknownCostError
 from ..encoding import (
     Array,
@@ -89,7 +90,7 @@ def fold(graph: onnx.GraphProto, types: Mapping[str, TensorType], *, dequantise:
         The constants, with ``folded`` filled in.
     """
     constants = Constants(graph)
-    for index, node in enumerate(graph.node):
+    for index, node in enumerate(in_time(graph.node, "evaluating shape arithmetic")):
         _fold_node(index, node, constants, types, dequantise=dequantise)
     return constants
 
@@ -248,11 +249,11 @@ def _rounds(
         types, unknown = _read_types(inferred.graph)
         constants = fold(model.graph, types, dequantise=dequantise)
         missing = _missing(model.graph, types, constants)
-        beyond = _beyond_onnx(model, types, constants, dequantise=dequantise) if missing else {}
-        types |= beyond
+        by_node = _node_by_node(model, types, constants, dequantise=dequantise) if missing else {}
+        types |= by_node
         missing = [name for name in missing if name not in types and name not in constants.arrays]
-        values = constants.found.keys() - put if missing or beyond else set[str]()
-        additions = [_value_info(name, beyond[name]) for name in beyond]
+        values = constants.found.keys() - put if missing or by_node else set[str]()
+        additions = [_value_info(name, by_node[name]) for name in by_node]
         additions += [remaining.pop(name) for name in missing if name in remaining]
         if not values and not additions:
             break
@@ -262,23 +263,25 @@ def _rounds(
     return Inference(types, unknown, constants, inferred), missing
 
 
-def _beyond_onnx(
+def _node_by_node(
     model: onnx.ModelProto, types: Mapping[str, TensorType], constants: Constants, *, dequantise: bool
 ) -> dict[str, TensorType]:
-    """Return the types that follow from results of a runtime's own operators; add the nodes that then fold.
+    """Return the types that ONNX's inference of the whole graph leaves out; add the nodes that then fold.
 
-    ONNX's inference stops at an operator that it does not know. From there on, in the order of the graph, the rows of
-    the table of operators (``Operator.results``) and the schemas of ONNX give the types of one node after the other.
+    That inference stops at an operator that it does not know, and at shape arithmetic that it does not follow. From
+    there on, in the order of the graph, the rows of the table of operators (``Operator.results``) and the schemas of
+    ONNX give the types of one node after the other, and folding follows each. One pass does what would take a round
+    for every block of a deep model.
     """
     graph = model.graph
-    if not any(operator_of(node).results is not None for node in graph.node):
-        return {}
     opsets = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
     known, found = dict(types), dict[str, TensorType]()
-    for index, node in enumerate(graph.node):
-        if index in constants.folded or all(name in known for name in node.output if name):
+    for index, node in enumerate(in_time(graph.node, "inferring shapes")):
+        if index in constants.folded:
             continue
         _fold_node(index, node, constants, known, dequantise=dequantise)
+        if all(name in known for name in node.output if name):
+            continue
         values = [constants.arrays.get(name) for name in node.output] if index in constants.folded else []
         results: Sequence[TensorType | None] = [
             None if array is None else tensor_type_of_array(array) for array in values

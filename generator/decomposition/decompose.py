@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
 from ...bricks.decomposition import Decomposition, Failed
 from ...models import ModelSource, require_inputs, require_known
+from ..machine.lock import work_clock
 from ..progress import Progress, ProgressCallback, Stage
 from .cut import Cut
 from .keeping import kept_decomposition
@@ -17,6 +21,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_UNTIL: ContextVar[float] = ContextVar("until", default=math.inf)
+
+_LEAST_S = 2.0
+"""Time for models even if the budget is shorter: it would give no answer at all."""
+
 Model = ModelSource | Decomposition | Failed
 """A model, or the result of decomposing it."""
 
@@ -24,6 +33,20 @@ Model = ModelSource | Decomposition | Failed
 def source_of(model: Model) -> ModelSource:
     """Return the source of a model."""
     return model if isinstance(model, ModelSource) else model.source
+
+
+@contextmanager
+def decomposing_until(until: float) -> Iterator[None]:
+    """Bound the time of ``decompose`` within this context: a model that is not finished has failed.
+
+    Args:
+        until: Time on the ``work_clock``; infinity is no limit.
+    """
+    token = _UNTIL.set(until)
+    try:
+        yield
+    finally:
+        _UNTIL.reset(token)
 
 
 def decompose(
@@ -80,7 +103,7 @@ def _decomposed(
     if remaining:
         from .decomposer import decomposed  # most models are kept
 
-        yield from decomposed(remaining, cut, oracle, jobs)
+        yield from decomposed(remaining, cut, oracle, jobs, max(_UNTIL.get(), work_clock() + _LEAST_S))
 
 
 def readable(models: Sequence[Decomposition | Failed]) -> list[Decomposition]:

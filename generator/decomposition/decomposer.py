@@ -23,7 +23,9 @@ from ...db.values import Runtime
 from ...errors import BackendError, WorkerError, unforeseen
 from ...models import ModelSource
 from ...models.subgraphs import all_graphs, all_nodes
+from ...models.time_limit import limited_to, require_time, time_left_s
 from ..backends.custom_ops import adopt, asked, files_of
+from ..machine.lock import work_clock
 from ..worker.client import Workers, start_worker
 from ..worker.messages import NetworkFile, Place
 from ..worker.serving import confine
@@ -37,6 +39,8 @@ from .keeping import keep_decomposition
 _MEMORY_BYTES = 8 << 30
 _RUNTIME = "onnxruntime"
 """The runtime that loads the user's custom operators."""
+
+_RUNNING = "running the model once for its shapes"
 
 
 class WorkerOracle(Workers[Place]):
@@ -62,10 +66,13 @@ class WorkerOracle(Workers[Place]):
             path.write_bytes(model.SerializeToString())
             try:
                 file = NetworkFile(path=str(path), synthetic=True)
-                types = self.at(self._place).types(file, names, timeout_s=self._timeout_s)
+                require_time("writing the file to run")
+                types = self.at(self._place).types(file, names, timeout_s=min(self._timeout_s, time_left_s()))
             except (BackendError, WorkerError) as error:
+                require_time(_RUNNING)
                 self.problems.append(str(error))
                 return {}
+        require_time(_RUNNING)
         return {
             name: TensorType(dtype, tuple(shape)) for name, (dtype, shape) in types.items() if dtype in ELEMENT_BITS
         }
@@ -156,13 +163,16 @@ def _cut_up(
 
 
 def decomposed(
-    models: Mapping[int, ModelSource], cut: Cut, oracle: ShapeOracle | None, jobs: int
+    models: Mapping[int, ModelSource], cut: Cut, oracle: ShapeOracle | None, jobs: int, until: float
 ) -> Iterator[tuple[int, Decomposition | Failed]]:
-    """Yield position and result of each model as it finishes."""
+    """Yield position and result of each model as it finishes; several processes have no limit of time."""
     if jobs == 1 or len(models) < 2:
         with Decomposer(cut, oracle=oracle) as decomposer:
-            for position, source in models.items():
-                yield position, decomposer.attempt(source)
+            for number, (position, source) in enumerate(models.items()):
+                left_s = until - work_clock()
+                with limited_to(left_s if number + 1 == len(models) else left_s / 2):  # one model is not all of them
+                    result = decomposer.attempt(source)
+                yield position, result
         return
     remaining = dict(models)
     try:

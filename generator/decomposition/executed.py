@@ -25,12 +25,13 @@ from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerState, Role
 from ...bricks.operators import DEQUANTIZE, ELEMENTWISE, QUANTIZE, VIEWS, Trait, having
 from ...db.values import Runtime, Stack, content_key
-from ...errors import DlbricksError, UsageError
+from ...errors import DlbricksError, UsageError, WorkerTimeout
 from ...models import ModelSource
 from ...models.cache import keep, kept
 from ...models.skeleton import Skeleton, is_weight
 from ...models.source import fingerprint
 from ...models.subgraphs import captures, kind_of
+from ...models.time_limit import require_time, time_left_s
 from ...version import __version__
 from ..backends.base import MADE_OF, OptimiserTraits
 from ..backends.custom_ops import asked
@@ -210,6 +211,8 @@ _KEPT = "executed"
 _FORMAT = 1
 """Version of the files that workers write; increase it when they change."""
 
+_LOADING = "loading the model in the runtime for its executed graph"
+
 
 class ExecutedGraphs(Workers[Place]):
     """Finds executed graphs of models; keeps its worker between models, and the answers in the cache folder."""
@@ -262,8 +265,15 @@ class ExecutedGraphs(Workers[Place]):
             runnable = source.runnable(folder, edit=edit)
             answer = folder / "graphs"
             answer.mkdir()
+            require_time("writing the file to load")
             worker = self.at(self._place)
-            worker.extract(file_of(runnable), answer, timeout_s=Timeouts.optimising(skeleton.weight_bytes))
+            most_s = min(Timeouts.optimising(skeleton.weight_bytes), time_left_s())
+            try:
+                worker.extract(file_of(runnable), answer, timeout_s=most_s)
+            except WorkerTimeout:
+                require_time(_LOADING)
+                raise
+            require_time(_LOADING)
             assert worker.greeting is not None  # noqa: S101  # start_worker greets it
             stack = worker.greeting.stack
             if (entry := self._entry(source, stack)) is not None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...bricks.operators import DEQUANTIZE, ELEMENTWISE, QUANTIZE, VIEWS, Trait, having
+from ...models.time_limit import in_time
 from ..backends.base import OptimiserTraits
 
 FORMS = VIEWS | having(Trait.CASTS) | {"Transpose"}
@@ -104,8 +105,9 @@ class _Matching:
     def origins(self) -> list[frozenset[int]]:
         """Return for each operator the operators before that it came from."""
         survivors = set(self._stands_for.values())
-        pairs = zip(self._all_written(), self._all_read(), strict=True)
-        return [self._origin(index, written, read, survivors) for index, (written, read) in enumerate(pairs)]
+        pairs = list(zip(self._all_written(), self._all_read(), strict=True))
+        step = "matching the executed graph"
+        return [self._origin(index, *pair, survivors) for index, pair in enumerate(in_time(pairs, step))]
 
     # ------------------------------------------------------------------ values that values represent
 

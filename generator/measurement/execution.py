@@ -43,7 +43,7 @@ from ...tabular import Tabular
 from ..backends.base import Algorithm, Backend
 from ..backends.registry import get, require_available
 from ..decomposition.cut import Cut, instruction_set, runtime_salt
-from ..decomposition.decompose import Model, decompose
+from ..decomposition.decompose import Model, decompose, decomposing_until
 from ..decomposition.executed import ExecutedGraphs
 from ..machine.lock import machine_lock, work_clock
 from ..machine.nvml import gpu_state
@@ -212,7 +212,8 @@ def execute_run(
     begun = work_clock()
     with ExitStack() as resources:
         # Before the wait for another process: what is wrong with a model is told at once.
-        sources = _sources(settings, order, models)
+        with decomposing_until(math.inf if settings.budget_s is None else begun + settings.budget_s):
+            sources = _sources(settings, order, models)
         read_s = work_clock() - begun
         if not order.dry_run and (order.suite is not None or sources.keys):
             resources.enter_context(machine_lock())

@@ -88,6 +88,10 @@ class Pace:
             return True
         return self.budget_s is not None and self.elapsed_s >= self.budget_s
 
+    def affords(self, loading_s: float) -> bool:
+        """Return True if a process that loads for so many seconds begins to visit within the total time."""
+        return not self.expired and (self.budget_s is None or self.elapsed_s + loading_s <= self.budget_s)
+
     def remaining_s(self, done: int, visits_left: int) -> float | None:
         """Return the estimated seconds for the visits that are left; None if nothing is known.
 

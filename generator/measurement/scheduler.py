@@ -55,12 +55,14 @@ class _Waiting:
         packs: Its packs: some may have lost bricks, or be halves.
         singles: Tasks that run alone.
         sessions: Number of sessions left.
+        loading_s: Seconds that its latest process took to start and to load the tasks that run alone.
     """
 
     group: Group
     packs: list[MeasurementTask]
     singles: list[MeasurementTask]
     sessions: int
+    loading_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class Scheduler:
                 self._end_workers()
             for position, state in enumerate(waiting):
                 sessions = self._plan.sessions_of(state.group)
-                if not self._pace.expired:
+                if self._pace.affords(state.loading_s):
                     self._pace.expect(len(waiting) * (process + 1) - position, sessions, first=process + 1 == processes)
                     self._group(state, until=process * sessions)
                 later = {member.identity for other in waiting[position + 1 :] for member in other.group.members}
@@ -192,8 +194,10 @@ class Scheduler:
                 self._loaded = dict(self.prepare(waiting.group))
                 if self._missing(waiting) <= 0:
                     return
+                begun = time.monotonic()
                 self._begin_process(waiting)
                 singles = self._load(self._drawn(waiting.singles))
+                waiting.loading_s = time.monotonic() - begun
                 while visits > 0 and waiting.sessions > until and not self._pace.expired:
                     self._take(waiting, singles, -(-visits // waiting.sessions))
                     waiting.sessions -= 1

@@ -109,6 +109,9 @@ _MOVING = MOVES | having(Trait.PASSES)
 _POSITIVE_KEEPING = _MOVING | having(Trait.POSITIVE)
 """Make positive values of positive values."""
 
+_PASSING = _POSITIVE_KEEPING | having(Trait.INDEXES)
+"""What is asked of their outputs may be asked of their inputs."""
+
 _WORDS = ("brick", "layer", "suite", "stack", "", "model", "graph")
 
 
@@ -184,9 +187,16 @@ class _Consumers:
         )
 
     def _asked(self, value: str) -> tuple[Domain, ...]:
-        if value not in self._found:
-            self._found[value] = ()  # a graph has no cycles; broken ones must not hang
-            self._found[value] = tuple(self._collect(value))
+        """Return what the readers of a value ask of it, directly or through operators that pass values on."""
+        pending = [(value, False)]
+        while pending:
+            name, followed = pending.pop()
+            if followed:
+                self._found[name] = tuple(dict.fromkeys(self._collect(name)))  # once each: paths double at every fork
+            elif name not in self._found:
+                self._found[name] = ()  # a graph has no cycles; broken ones must not hang
+                outputs = [output for node, _ in self._reads.get(name, ()) for output in _passed_on(node)]
+                pending += [(name, True), *((output, False) for output in outputs)]
         return self._found[value]
 
     def _collect(self, value: str) -> Iterator[Domain]:
@@ -196,14 +206,12 @@ class _Consumers:
             if asked is not None:
                 yield asked
                 continue
-            if node.op_type not in _POSITIVE_KEEPING | having(Trait.INDEXES):
-                continue
-            for output in node.output[:1] if node.op_type == "TopK" else node.output:  # its indices are other values
-                for domain in self._asked(output):
-                    passed = self._through(node, slot, domain)
-                    if passed is not None:
-                        yield passed
-            if node.op_type == "Cast" and _cast_to_mask(node):
+            outputs = _passed_on(node)
+            for domain in (domain for output in outputs for domain in self._found[output]):
+                passed = self._through(node, slot, domain)
+                if passed is not None:
+                    yield passed
+            if outputs and node.op_type == "Cast" and _cast_to_mask(node):
                 yield ONES
 
     def _through(self, node: onnx.NodeProto, slot: int, domain: Domain) -> Domain | None:
@@ -316,6 +324,14 @@ def _integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
         return int(limits.min), int(limits.max)
     bits = int(dtype.name.lstrip("uint"))
     return (0, 2**bits - 1) if dtype.name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _passed_on(node: onnx.NodeProto) -> list[str]:
+    """Return the outputs whose demands an operator passes on to its inputs."""
+    if node.op_type not in _PASSING:
+        return []
+    outputs = node.output[:1] if node.op_type == "TopK" else node.output  # its indices are other values
+    return [output for output in outputs if output]
 
 
 def _cast_to_mask(node: onnx.NodeProto) -> bool:

@@ -130,7 +130,13 @@ def _undomained(operators: str) -> str:
 def measured_lines(reports: Sequence[RunReport], wall_s: float) -> Iterator[str]:
     """Yield the numbers of measured and skipped bricks, and a line about a spent budget."""
     if any(took.remaining or took.models_remaining for took in reports):
-        yield "The budget is spent: the same command continues from here."
+        loading_s = sum(took.prepare_s for took in reports)
+        yield (
+            "The budget is spent: the same command continues from here."
+            if any(took.costs.visits for took in reports)
+            else f"The budget ended while networks were loaded ({duration(loading_s)}), before a visit: give a longer "
+            "--budget."
+        )
     if reports:
         measured, reused = sum(took.measured for took in reports), sum(took.reused for took in reports)
         yield f"{measured} bricks measured, {reused} skipped (measured before), in {duration(wall_s)}."

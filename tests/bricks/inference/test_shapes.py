@@ -169,3 +169,21 @@ def test_the_oracle_is_not_asked_where_all_is_known() -> None:
         pytest.fail(f"asked for {names}")
 
     infer_types(_parse("g (float[2, 3] x) => (float[] y) { y = Relu(x) }"), oracle=oracle)
+
+
+def test_shape_arithmetic_of_every_block_of_a_deep_model_is_followed() -> None:
+    """ONNX's inference does not follow a Reshape within shape arithmetic: each block waits for the one before it."""
+    blocks = "".join(
+        f"s{i} = Shape(x{i}) b{i} = Gather(s{i}, zero) t{i} = Reshape(b{i}, one) p{i} = Concat<axis = 0>(t{i}, rest) "
+        f"x{i + 1} = Reshape(x{i}, p{i}) "
+        for i in range(24)
+    )
+    model = _parse(
+        f"g (float[2, 12] x0) => (float[] y) <int64 zero = {{0}}, int64[1] one = {{1}}, int64[2] rest = {{3, 4}}> "
+        f"{{ {blocks} y = Relu(x24) }}"
+    )
+
+    def oracle(_: onnx.ModelProto, names: Sequence[str]) -> Mapping[str, TensorType]:
+        raise AssertionError(names)
+
+    assert infer_types(model, oracle=oracle).types["y"] == TensorType("float", (2, 3, 4))

@@ -17,7 +17,9 @@ from dlbricks.bricks.suite.suite import Suite
 from dlbricks.errors import SuiteError, UsageError
 from dlbricks.generator.decomposition import decomposer as decomposing
 from dlbricks.generator.decomposition.cut import Cut
+from dlbricks.generator.decomposition.decompose import decompose, decomposing_until
 from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.machine.lock import work_clock
 from dlbricks.models import find_models
 
 generating = import_module("dlbricks.generator.decomposition.generate")
@@ -262,3 +264,18 @@ def test_a_result_that_does_not_come_back_costs_only_its_model(small_models, tmp
 
     assert "TypeError: cannot pickle" in broken.error
     assert good.sequences == 10
+
+
+def test_a_model_that_is_not_decomposed_in_time_has_a_reason_and_is_decomposed_later(source, monkeypatch):
+    decomposing_module = import_module("dlbricks.generator.decomposition.decompose")
+    monkeypatch.setattr(decomposing_module, "_LEAST_S", 0.0)
+    cut, models = Cut(1), [source("(float[1,41] x) => (float[1,41] y) {a = Relu(x) y = Neg(a)}")]
+
+    with decomposing_until(work_clock()):
+        (late,) = decompose(models, cut)
+    (done,) = decompose(models, cut)
+    with decomposing_until(work_clock()):
+        (kept,) = decompose(models, cut)
+
+    assert "the budget ended before anything was measured" in late.reason
+    assert done.keys == kept.keys

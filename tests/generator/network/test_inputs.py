@@ -186,3 +186,12 @@ def test_lengths_that_are_sorted_on_their_way_to_a_recurrence_are_the_whole_sequ
     made = inputs(skeleton_of, graph, [("x", "float", (9, 2, 3)), ("lengths", "int32", (2,))])
 
     assert made["lengths"].tolist() == [9, 9]
+
+
+def test_what_is_asked_of_a_value_reaches_the_input_through_thousands_of_operators_and_forks(skeleton_of):
+    steps = [f"a{i + 1} = Mul(a{i}, a{i}) " for i in range(3000)]
+    graph = f"(float[4] a0) => (float[4] y) {{ {''.join(steps)} y = Sqrt(a3000) }}"
+
+    array = inputs(skeleton_of, graph, [("a0", "float", (4,))])["a0"]
+
+    assert (array > 0).all()
