@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class _TimeLimit:
-    """A limit in seconds, and what the time went into."""
+    """A limit in seconds, and the time of each step."""
 
     def __init__(self, limit_s: float) -> None:
         self._begun = self._last = time.monotonic()
@@ -46,7 +46,7 @@ _LIMIT: ContextVar[_TimeLimit | None] = ContextVar("limit", default=None)
 
 @contextmanager
 def limited_to(limit_s: float) -> Iterator[None]:
-    """Limit the steps within this context that ask for time; infinity is no limit.
+    """Limit the steps within this context that ask for time; infinity sets none.
 
     Args:
         limit_s: Seconds from now.
@@ -68,10 +68,10 @@ def require_time(doing: str) -> None:
     """Check the time after a step.
 
     Args:
-        doing: The step in words, such as ``inferring shapes``.
+        doing: The step in words: ``inferring shapes``.
 
     Raises:
-        OutOfTime: The time is up; the message names the step and what took most of the time.
+        OutOfTime: The time is up; the message names the step and the longest one.
     """
     limit = _LIMIT.get()
     if limit is not None:
@@ -83,7 +83,7 @@ def in_time(items: Sequence[T], doing: str) -> Iterator[T]:
 
     Args:
         items: The items.
-        doing: The step in words, such as ``assembling layers``.
+        doing: The step in words: ``assembling layers``.
     """
     limit = _LIMIT.get()
     if limit is None:

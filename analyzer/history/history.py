@@ -8,9 +8,9 @@ in the runtime: if a version changed as well, it says nothing about the machine.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
@@ -259,6 +259,18 @@ class Change:
         }
 
 
+class LeftOut(NamedTuple):
+    """Runs that measured another model under the same name.
+
+    Attributes:
+        runs: Their number.
+        difference: The difference of that model, and how to see its runs.
+    """
+
+    runs: int
+    difference: str
+
+
 @dataclass(frozen=True, slots=True)
 class ModelHistory:
     """One model in one place; unknown values are None.
@@ -273,6 +285,7 @@ class ModelHistory:
         machine: Probes and reference networks over the same runs.
         reason: Why no change can be found.
         error: Why the model could not be decomposed.
+        left_out: Runs of other models under this name.
     """
 
     name: str
@@ -284,6 +297,7 @@ class ModelHistory:
     machine: tuple[Witness, ...] = ()
     reason: str | None = None
     error: str | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def runs(self) -> int:
@@ -315,6 +329,7 @@ class ModelHistory:
             "changes": [change.record() for change in self.changes],
             "machine": [asdict(witness) for witness in self.machine],
             **record_of(self, fields("reason error")),
+            "left_out": [other._asdict() for other in self.left_out],
         }
 
 
@@ -451,10 +466,12 @@ def history(
         for key in keys[model.name]:
             for track, measurements in stored.get(key, {}).items():
                 by_track[track] += measurements
+        left_out = _left_out(model, runs.values(), keys[model.name])
         if not by_track:
-            rows.append(ModelHistory(model.source.name, reason="nothing is stored"))
+            rows.append(ModelHistory(model.source.name, reason="nothing is stored", left_out=left_out))
         for track, measurements in by_track.items():
-            rows.append(_row(common, model, track, sorted(measurements, key=lambda taken: order[taken.run])))
+            row = _row(common, model, track, sorted(measurements, key=lambda taken: order[taken.run]))
+            rows.append(replace(row, left_out=left_out))
     return History(tuple(rows), minimum_effect, None if begin is None else begin.isoformat())
 
 
@@ -481,6 +498,29 @@ def _same_inputs(run: Run, key: str, model: Decomposition) -> bool:
     sizes: Mapping[str, object] = noted if isinstance(noted, Mapping) else {}
     same_sizes = all(sizes.get(name, size) == size for name, size in bound.items())
     return same_sizes and (run.of_model(GIVEN, key) or "") == model.own.given
+
+
+def _left_out(model: Decomposition, runs: Collection[Run], keys: Collection[str]) -> tuple[LeftOut, ...]:
+    """Return the runs under a model's name that measured another model."""
+    counts: Counter[str] = Counter()
+    for run in runs:
+        key = run.measured(model.name)
+        if key is not None and key not in keys:
+            counts[_difference(run, key, model)] += 1
+    return tuple(LeftOut(count, difference) for difference, count in counts.items())
+
+
+def _difference(run: Run, key: str, model: Decomposition) -> str:
+    """Return the difference of a measured model from another one of its name, and how to see its runs."""
+    noted = run.of_model(SIZES, key)
+    sizes: Mapping[str, object] = noted if isinstance(noted, Mapping) else {}
+    others = {name: sizes[name] for name, size in model.own.bound.items() if sizes.get(name, size) != size}
+    if others:
+        words = " ".join(f"{name}={size}" for name, size in others.items())
+        return f"in other sizes ({words}): give them with --dim or --batch"
+    if (run.of_model(GIVEN, key) or "") != model.own.given:
+        return "on other values of its inputs: give them with --value or --data"
+    return "of another file that is measured beside or in turn with this one: name that file"
 
 
 def _is_one(keys: set[str], runs: Collection[Run]) -> bool:

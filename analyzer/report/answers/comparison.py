@@ -341,6 +341,7 @@ def _history_remarks(row: ModelHistory, report: History, most: int | None) -> li
     if row.error is not None:
         return [f"{row.name}: {row.error}"]
     lines: list[Line] = [f"{where}: {row.reason}"] if row.reason else []
+    lines += [f"{where}: left out: {counted(other.runs, 'run')} {other.difference}" for other in row.left_out]
     loud = sum(point.quiet == 0 for point in row.points) if row.basis == UNDISTURBED else 0
     if loud:
         lines.append(

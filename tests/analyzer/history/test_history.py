@@ -139,16 +139,16 @@ OWN, OTHER = "own", "f" * 64
 
 
 @pytest.mark.parametrize(
-    ("files", "runs"),
+    ("files", "runs", "left_out"),
     [
-        ([[OTHER], [OTHER], [OWN]], 3),
-        ([[OWN], [OTHER], [OWN]], 3),
-        ([[OTHER], [OWN], [OTHER], [OWN]], 2),
-        ([[OTHER], [OWN], [OWN, OTHER]], 2),
+        ([[OTHER], [OTHER], [OWN]], 3, []),
+        ([[OWN], [OTHER], [OWN]], 3, []),
+        ([[OTHER], [OWN], [OTHER], [OWN]], 2, [2]),
+        ([[OTHER], [OWN], [OWN, OTHER]], 2, [1]),
     ],
     ids=["changed", "changed back", "two models in turn", "two models in one run"],
 )
-def test_a_series_follows_a_model_whose_file_changes_and_no_other_of_its_name(nights, files, runs):
+def test_a_series_follows_a_model_whose_file_changes_and_no_other_of_its_name(nights, files, runs, left_out):
     for keys in files:
         nights.run(files=[nights.key if key == OWN else key for key in keys])
 
@@ -156,6 +156,8 @@ def test_a_series_follows_a_model_whose_file_changes_and_no_other_of_its_name(ni
 
     assert row.runs == runs
     assert ("file" in row.points[0].versions) == (runs == 3)
+    assert [other.runs for other in row.left_out] == left_out
+    assert all("name that file" in other.difference for other in row.left_out)
 
 
 def test_machines_that_change_to_a_file_one_after_the_other_measure_one_model(nights):

@@ -106,6 +106,11 @@ def test_other_sizes_and_other_given_values_are_series_of_their_own(cli, tmp_pat
     for words in of_sizes:
         assert cli("measure", model, *words, "--db", database, "--visits", "10").code == 0
 
-    runs = [cli("history", model, *words, "--db", database, "--json").json["results"][0]["runs"] for words in of_sizes]
+    rows = [cli("history", model, *words, "--db", database, "--json").json["results"][0] for words in of_sizes]
 
-    assert runs == [1, 1, 1]
+    assert [row["runs"] for row in rows] == [1, 1, 1]
+    values = "on other values of its inputs: give them with --value or --data"
+    smaller, larger = (f"in other sizes (n={size}): give them with --dim or --batch" for size in (2, 4))
+    assert rows[0]["left_out"] == [{"runs": 1, "difference": text} for text in (values, smaller)]
+    assert rows[2]["left_out"] == [{"runs": 2, "difference": larger}]
+    assert f"left out: 1 run {values}" in cli("history", model, *of_sizes[0], "--db", database).out
