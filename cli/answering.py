@@ -23,6 +23,7 @@ from .models import (
     custom_ops_option,
     dimension,
     flag,
+    given_options,
     known_models,
     lengths,
     limits_option,
@@ -215,6 +216,7 @@ def predict(*, target: float, budget_s: float | None, stored: bool, database: st
     multiple=True,
     metavar="NAME=N",
 )
+@given_options
 @custom_ops_option
 @shared.report_options
 @shared.setting_option
@@ -227,6 +229,8 @@ def tokens(
     models: tuple[str, ...],
     lengths: tuple[int, ...] | None,
     dims: tuple[tuple[str, tuple[int, ...]], ...],
+    data: tuple[Path, ...],
+    values: tuple[tuple[str, str], ...],
     prompts: tuple[int, ...] | None,
     roles: tuple[tuple[str, str], ...],
     no_loop: bool,
@@ -247,12 +251,14 @@ def tokens(
     from ..analyzer.decoding.lengths import decoder_models
     from ..analyzer.decoding.token_answer import token_figures, tokens_answer
     from ..analyzer.decoding.tokens import tokens as time_tokens
+    from ..models.user_inputs import UserInputs
 
     if several := next((name for name, sizes in dims if len(sizes) > 1), None):
         raise click.BadParameter(
             f"{several} has one value here; --prompt and --new vary the lengths", param_hint="--dim"
         )
-    prompt, step = decoder_models(models, {name: size for name, (size,) in dims})
+    fixed = {name: size for name, (size,) in dims}
+    prompt, step = decoder_models(models, fixed, UserInputs(data, values))
     lengths_of_prompts = prompts or ((512,) if step is None else (32, 64, 128, 256, 512))
     sources = [prompt] if step is None else [prompt, step]
     with open_store(database, sources, stored=stored) as store, watched() as progress:

@@ -276,6 +276,24 @@ def _follow_links(context: click.Context, _parameter: click.Parameter, follow: b
         context.call_on_close(partial(follow_links, not follow))
 
 
+given_options = stacked(
+    option(
+        "--value values",
+        "Numbers of a small input whose value decides shapes or time, for example size=1,3,64,64; repeatable.",
+        input_value,
+        multiple=True,
+    ),
+    option(
+        "--data",
+        "Your own inputs, arrays by name; other inputs are seeded. The first file is timed, 'compare' and 'improve' "
+        "compare outputs on all; repeatable.",
+        click.Path(path_type=Path, exists=True, dir_okay=False),
+        multiple=True,
+        metavar="FILE.npz",
+    ),
+)
+"""The user's own values of inputs."""
+
 binding_options = stacked(
     option("--batch", "Batch sizes; several, or N..M doubled, give one model each.", batches),
     option(
@@ -296,20 +314,7 @@ binding_options = stacked(
         multiple=True,
         metavar="[NODE=]N",
     ),
-    option(
-        "--value values",
-        "Numbers of a small input whose value decides shapes or time, for example size=1,3,64,64; repeatable.",
-        input_value,
-        multiple=True,
-    ),
-    option(
-        "--data",
-        "Your own inputs, arrays by name; other inputs are seeded. The first file is timed, 'compare' and 'improve' "
-        "compare outputs on all; repeatable.",
-        click.Path(path_type=Path, exists=True, dir_okay=False),
-        multiple=True,
-        metavar="FILE.npz",
-    ),
+    given_options,
     option(
         "--follow-links",
         "Read external data through links that leave the model's folder.",

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +41,12 @@ class UserInputs:
         files: npz files with arrays by input; the first is timed.
         values: The numbers of small inputs, by name and as written: ``1.5`` or ``1,3,64,64``. They replace the
             arrays in the files.
+        inputs: The inputs that they are for; None: any.
     """
 
     files: tuple[Path, ...] = ()
     values: tuple[tuple[str, str], ...] = ()
+    inputs: frozenset[str] | None = None
 
     def __bool__(self) -> bool:
         """Return True if the value of an input is given."""
@@ -77,7 +79,18 @@ class UserInputs:
         for path in self.files:
             with _opened(path) as stored:
                 of_files |= dict.fromkeys(stored.files, f"--data {path}")
-        return of_files | {name: f"--value {name}={text}" for name, text in self.values}
+        given = of_files | {name: f"--value {name}={text}" for name, text in self.values}
+        return {name: option for name, option in given.items() if self.inputs is None or name in self.inputs}
+
+    def only(self, inputs: Collection[str]) -> UserInputs:
+        """Return the values of some inputs.
+
+        Raises:
+            UsageError: A file cannot be read.
+        """
+        values = tuple((name, text) for name, text in self.values if name in inputs)
+        files = tuple(path for path in self.files if not UserInputs((path,)).names().keys().isdisjoint(inputs))
+        return UserInputs(files, values, frozenset(inputs)) if files or values else NOTHING_GIVEN
 
     def digest(self) -> str:
         """Return a digest of all values; empty without any.

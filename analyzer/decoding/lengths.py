@@ -9,7 +9,8 @@ from ...bricks.decoder import Decoder, read_decoder
 from ...errors import UnboundDimension, UsageError
 from ...models import ModelSource
 from ...models.dimensions import DimensionKind
-from ...models.source import find_models
+from ...models.source import find_models, require_inputs
+from ...models.user_inputs import NOTHING_GIVEN, UserInputs, input_types
 
 _LENGTH_PARTS = ("_prompt", "_step")
 """What names of the zoo end in: of the model that fills a cache, and of that which extends it."""
@@ -57,13 +58,14 @@ def at_lengths(source: ModelSource, dimension: str, lengths: Iterable[int]) -> l
 
 
 def decoder_models(
-    models: Sequence[str], dims: Mapping[str, int] | None = None
+    models: Sequence[str], dims: Mapping[str, int] | None = None, given: UserInputs = NOTHING_GIVEN
 ) -> tuple[ModelSource, ModelSource | None]:
     """Return the models of a prompt and of a step; None in place of the latter for a file that is both.
 
     Args:
         models: One file, two files or names, or the common beginning of two zoo names.
         dims: Values of the dimensions that do not vary, such as an encoder's length.
+        given: The user's own values of inputs.
 
     Raises:
         UsageError: There are more names, a single name without a pair in the zoo, or an argument with several models.
@@ -71,16 +73,19 @@ def decoder_models(
     if len(models) == 1:
         found = find_models(models, dims=dims)
         if len(found) == 1 and found[0].path is not None and found[0].problem is None:
-            return found[0], None
-    return pair(models, dims)
+            return replace(found[0], given=given), None
+    return pair(models, dims, given)
 
 
-def pair(models: Sequence[str], dims: Mapping[str, int] | None = None) -> tuple[ModelSource, ModelSource]:
+def pair(
+    models: Sequence[str], dims: Mapping[str, int] | None = None, given: UserInputs = NOTHING_GIVEN
+) -> tuple[ModelSource, ModelSource]:
     """Return the models of prompt and step, from two names, or from the common beginning of two zoo names.
 
     Args:
         models: Files or names.
         dims: Values of the dimensions that do not vary, such as an encoder's length.
+        given: The user's own values of inputs.
 
     Raises:
         UsageError: There are more names, a single name without a pair in the zoo, or an argument with several models.
@@ -98,7 +103,8 @@ def pair(models: Sequence[str], dims: Mapping[str, int] | None = None) -> tuple[
         raise problem
     if len(sources) != len(_LENGTH_PARTS):
         raise UsageError(f"{len(sources)} models are not a prompt and a step", remedy="give two models, or one name")
-    return sources[0], sources[1]
+    prompt, step = (replace(source, given=given) for source in sources)
+    return prompt, step
 
 
 def sides_of(
@@ -121,7 +127,8 @@ def sides_of(
         batch: Sequences at once; None: 1, or what two models fix.
 
     Raises:
-        UsageError: An input of the file is not understood, or an option belongs to two models or to one.
+        UsageError: An input of the file is not understood, an option belongs to two models or to one, or a value is
+            given of an input whose shape follows the length.
         UnboundDimension: One of two models has no such dimension.
         ModelError: A model cannot be read.
     """
@@ -131,7 +138,14 @@ def sides_of(
         sources = [replace(source, batch=batch) if batch else source for source in (prompt, step)]
         filled = length_dimension(prompt, DimensionKind.SEQUENCE, prompt_dimension, "--prompt-dim")
         extended = length_dimension(step, DimensionKind.PAST, past_dimension, "--past-dim")
-        return Side(sources[0], filled, 0, batch=batch or 1), Side(sources[1], extended, 1, batch=batch or 1)
+        sides = Side(sources[0], filled, 0, batch=batch or 1), Side(sources[1], extended, 1, batch=batch or 1)
+        return _with_own_values(sides)
+    if prompt.given:
+        raise UsageError(
+            f"own values of inputs are for the models of a prompt and of a step: '{prompt.name}' is one file, and its "
+            "loop feeds every input",
+            remedy="leave out --value and --data",
+        )
     if prompt.path is None:
         raise UsageError(f"'{prompt.name}' is not a file with prompt and step", remedy="give the model of a step too")
     if prompt_dimension or past_dimension:
@@ -142,6 +156,31 @@ def sides_of(
     size = batch or 1
     decoder.dims(batch=size, new=1, past=1)  # the file may fix another batch
     return Side(prompt, "prompt", 0, decoder, size), Side(prompt, "context", 1, decoder, size)
+
+
+def _with_own_values(sides: tuple[Side, Side]) -> tuple[Side, Side]:
+    """Return both sides, each with the given values of its own inputs; refuse values that cannot hold at any length."""
+    options = sides[0].source.given.names()
+    if not options:
+        return sides
+    own = [[_shapes(source) for source in side.at((1, 2))] for side in sides]
+    for side, (short, long) in zip(sides, own, strict=True):
+        if varying := next((name for name in options if short.get(name) != long.get(name)), None):
+            raise UsageError(
+                f"{options[varying]}: the shape of '{varying}' of {side.source.name} follows the length, which varies",
+                remedy="leave it out; its values are seeded",
+            )
+    require_inputs([side.source for side in sides])
+    prompt, step = (
+        replace(side, source=replace(side.source, given=side.source.given.only(short)))
+        for side, (short, _) in zip(sides, own, strict=True)
+    )
+    return prompt, step
+
+
+def _shapes(source: ModelSource) -> dict[str, tuple[int, ...]]:
+    graph = replace(source, given=NOTHING_GIVEN).skeleton().model.graph
+    return {name: shape for name, _, shape in input_types(graph)}
 
 
 def length_dimension(source: ModelSource, kind: DimensionKind, dimension: str | None, option: str) -> str:

@@ -49,6 +49,7 @@ _Name = _Text
 """A name that ``_CampaignReader`` checks. A ``pattern`` of msgspec 0.22 frees its regular expression too often, and the
 process ends with a segmentation fault."""
 _Spelt = str | int | float  # not true and false
+_Number = int | float
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Cache = Literal[*CACHE_MODES]  # type: ignore[valid-type]
 
@@ -77,6 +78,7 @@ class _SuiteTable(_Table, frozen=True):
     dims: dict[str, _Spelt] = {}
     branch: _Spelt | list[_Spelt] = []
     trip: _Spelt | list[_Spelt] = []
+    values: dict[str, _Spelt | list[_Number]] = {}
     nodes: _Name | list[_Name] | None = None
 
 
@@ -184,6 +186,18 @@ class _CampaignReader:
             raise self.wrong(location, f"= {value!r}: {error.message}") from error
         return courses
 
+    def values(self, location: str, table: _SuiteTable) -> tuple[str, ...]:
+        """Return the numbers of small inputs as the command line takes them; refuse them without a model."""
+        if table.values and not table.models:
+            raise self.wrong(f"{location}.values", "are inputs of whole models, and models are not given")
+        spelt = {
+            name: ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            for name, value in table.values.items()
+        }
+        if empty := next((name for name, text in spelt.items() if not (name and text)), None):
+            raise self.wrong(f"{location}.values", f"of {empty!r} are missing")
+        return tuple(sorted(f"{name}={text}" for name, text in spelt.items()))
+
     def campaign(self, table: _CampaignTable) -> Campaign:
         """Return the campaign of a file."""
         pace, where = table.pace, table.conditions
@@ -244,6 +258,7 @@ class _CampaignReader:
             tuple(sorted(f"{dim}={size}" for dim, size in table.dims.items())),
             self.courses(f"{location}.branch", table.branch, branch=True),
             self.courses(f"{location}.trip", table.trip, branch=False),
+            self.values(location, table),
         )
         return suite, self.some(location, table.nodes)
 

@@ -30,7 +30,7 @@ _KEYS = frozenset(
 
 _REMEDY = "bring planner and nodes to the same version of dlbricks, and plan again"
 
-_LATER = frozenset({"branches", "trips", "custom_ops", "algorithms", "algorithm"})
+_LATER = frozenset({"branches", "trips", "values", "custom_ops", "algorithms", "algorithm"})
 """Keys that earlier versions did not have: a record has them only with a value, so that cells stay the same."""
 
 
@@ -67,6 +67,7 @@ class PlannedSuite:
         dims: Their dynamic dimensions, as ``--dim`` takes them.
         branches: Branches of the models' control flow, as ``--branch`` takes them.
         trips: Trips of the models' loops, as ``--trip`` takes them.
+        values: Numbers of the models' small inputs, as ``--value`` takes them.
     """
 
     name: str
@@ -76,6 +77,7 @@ class PlannedSuite:
     dims: tuple[str, ...] = ()
     branches: tuple[str, ...] = ()
     trips: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ class Cell:
         words += ["--batch", suite.batch] if suite.batch is not None else []
         words += ["--algorithms"] if stack.algorithms else []
         repeated = {
-            "--dim": suite.dims, "--branch": suite.branches, "--trip": suite.trips, "--custom-ops": stack.custom_ops,
-            "--algorithm": stack.algorithm, "--with": suite.models,
+            "--dim": suite.dims, "--branch": suite.branches, "--trip": suite.trips, "--value": suite.values,
+            "--custom-ops": stack.custom_ops, "--algorithm": stack.algorithm, "--with": suite.models,
         }  # fmt: skip
         return words + [word for option, values in repeated.items() for value in values for word in (option, value)]

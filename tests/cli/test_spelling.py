@@ -85,6 +85,7 @@ def test_a_file_that_tokens_does_not_understand_is_one_line_and_wrong_usage(cli:
         (["heads.onnx"], "input 'past_key_values.0.key' has one free axis too many"),
         (["heads.onnx", "--dim", "heads=2", "--input", "position_ids=rows"], "--input position_ids=rows: no role"),
         (["heads.onnx", "--dim", "heads=2", "--prompt", "300"], "has 256 positions, and 428 are asked for"),
+        (["heads.onnx", "--dim", "heads=2", "--value", "x=1"], "is one file, and its loop feeds every input"),
     ):
         done = cli("tokens", *arguments)
         assert (done.code, said in done.error) == (2, True), done.err

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from dlbricks.analyzer.decoding.lengths import at_lengths, length_dimension, pair
+from dlbricks.analyzer.decoding.lengths import at_lengths, length_dimension, pair, sides_of
 from dlbricks.analyzer.decoding.token_answer import token_figures, tokens_answer
 from dlbricks.analyzer.decoding.tokens import Tokens, tokens
 from dlbricks.analyzer.report.tables import render
 from dlbricks.db import Store
 from dlbricks.errors import ModelNotFound, UnboundDimension, UsageError
 from dlbricks.models.dimensions import DimensionKind
+from dlbricks.models.user_inputs import UserInputs, input_types
+
+from .conftest import PROMPT, write
 
 Decoder = tuple[str, str]
 
@@ -117,3 +121,28 @@ def test_limits_are_held_against_intervals(measured: tuple[Path, Tokens]) -> Non
         low, high = own["tokens/s"].interval
         assert low < row.tokens_per_s < high
         assert (1e3 / high, 1e3 / low) == pytest.approx(row.token_ci95_ms)
+
+
+def test_own_values_are_for_inputs_that_do_not_follow_the_length(decoder: Decoder, tmp_path: Path) -> None:
+    text = PROMPT.replace(" ids) =>", " ids, float scale) =>").replace(
+        "s = MatMul(e, t)", "m = MatMul(e, t) s = Mul(m, scale)"
+    )
+    scaled = write(text, tmp_path / "scaled.onnx")
+    files = [str(scaled), decoder[1]]
+
+    prompt, step = sides_of(*pair(files, given=UserInputs(values=(("scale", "0.5"),))))
+
+    (source,) = prompt.at([8])
+    (feeds,) = source.given.of(input_types(source.skeleton().model.graph))
+    assert feeds["scale"] == np.float32(0.5)
+    assert not step.source.given  # it has no such input
+    np.savez(tmp_path / "own.npz", scale=np.float32(2.0), other=np.zeros(3))
+    of_file = prompt.source.given.only(["scale"]), UserInputs((tmp_path / "own.npz",)).only(["scale"])
+    assert [given.names().keys() for given in of_file] == [{"scale"}, {"scale"}]
+    for name, text, said in (
+        ("ids", "1", "--value ids=1: the shape of 'ids' of scaled follows the length"),
+        ("scale", "1,2", "takes one number"),
+        ("temperature", "1", "no model has an input 'temperature'"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            sides_of(*pair(files, given=UserInputs(values=((name, text),))))

@@ -111,6 +111,7 @@ def test_what_run_takes_beside_is_taken_too(load, tmp_path, monkeypatch):
     models = ["decoder.onnx"]
     branch = "else"
     trip = ["loop=12", 3]
+    values = { size = [1, 3, 64.5], ratio = 0.5 }
     """
     stack = """
     custom_ops = ["/opt/ops.so"]
@@ -123,6 +124,7 @@ def test_what_run_takes_beside_is_taken_too(load, tmp_path, monkeypatch):
     cell, _ = load(text).cells
 
     assert (cell.suite.branches, cell.suite.trips) == (("else",), ("loop=12", "3"))
+    assert cell.suite.values == ("ratio=0.5", "size=1,3,64.5")
     assert cell.stack.custom_ops == ("/opt/ops.so",)
     runtime = Runtime("onnxruntime", "cpu", (("sleep_us", "5"),))
     here = changed(cell, "stack", runtime=runtime, custom_ops=(str(library),), algorithms=True)
@@ -132,10 +134,11 @@ def test_what_run_takes_beside_is_taken_too(load, tmp_path, monkeypatch):
     assert (params["campaign"], params["quiet"], params["form"]) == ("november", True, "json")
     assert params["options"].pop("sleep_us") == "5"
     assert (params["batch"], params["dims"], params["sessions"]) == ((1, 2), (("past", (3,)),), 2)
+    assert params["values"] == (("ratio", "0.5"), ("size", "1,3,64.5"))
     assert (params["branches"], params["trips"], params["models"]) == (("else",), ("loop=12", "3"), ("decoder.onnx",))
     assert (params["algorithms"], params["named"]) == (True, ("unfused", "extended"))
     assert params["options"]["custom_ops"]
-    for change in ({"branches": ()}, {"trips": ()}):
+    for change in ({"branches": ()}, {"trips": ()}, {"values": ()}):
         assert changed(cell, "suite", **change).key != cell.key
     for change in ({"custom_ops": ()}, {"algorithms": True}, {"algorithm": ()}):
         assert changed(cell, "stack", **change).key != cell.key
@@ -152,7 +155,6 @@ def test_every_option_of_run_is_in_a_cell_or_there_is_a_reason_for_none(load, tm
         "--follow-links": "the node decides: DLBRICKS_FOLLOW_LINKS",
         "--label": "nodes of a campaign measure one state",
         "--data": "own inputs stay on the machine that has their files",
-        "--value": "likewise",
         "--kernels": "views of kernels are of no node, and are not pushed",
         "--format": "it is --json",
         "--priority": "as high as the node grants",
@@ -160,6 +162,7 @@ def test_every_option_of_run_is_in_a_cell_or_there_is_a_reason_for_none(load, tm
         "--wait": "the node's worker waits for as long as it is asked to",
     }
     suite = {"models": ("m",), "batch": "1", "dims": ("past=1",), "branches": ("then",), "trips": ("1",)}
+    suite["values"] = ("ratio=0.5",)
     stack = {"custom_ops": ("ops.so",), "algorithms": True, "algorithm": ("unfused",)}
     runtime = Runtime("onnxruntime", "cpu", (("a", "1"),))
     full = changed(changed(load().cells[0], "suite", **suite), "stack", runtime=runtime, **stack)
@@ -239,6 +242,12 @@ _WRONG = {
     ),
     "a branch that there is not": (
         _LEAST.replace("path =", 'branch = "perhaps"\npath ='), r"suite\[0\].branch = 'perhaps': "
+    ),
+    "values without a model": (
+        _LEAST.replace("path =", "values = { ratio = 0.5 }\npath ="), r"suite\[0\].values are inputs of whole models"
+    ),
+    "a value that is true": (
+        _LEAST.replace("path =", "values = { ratio = true }\npath ="), r"suite\[0\].values.*, got `bool`"
     ),
     "half an iteration": (_LEAST.replace("path =", "trip = 0.5\npath ="), r"suite\[0\].trip = 0.5: "),
     "perhaps all algorithms": (
