@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -59,9 +60,7 @@ class Decomposition:
     @property
     def invented(self) -> dict[str, TensorType]:
         """Inputs whose values decide shapes or time, and nobody gave: seeded values stand for them."""
-        given = self.source.given.names()
-        kinds = {name: self.own.inputs[name] for name in deciding_inputs(self.own) if name not in given}
-        return {name: kind for name, kind in kinds.items() if kind is not None}
+        return _invented(self.source, self.own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +86,32 @@ def footprint_class(graph: ModelGraph) -> int:
     return own_level(graph.control, footprint(graph))
 
 
-def suspects(invented: Mapping[str, TensorType]) -> str:
-    """Return words on inputs whose seeded values may be what the runtime refuses; empty without any."""
-    if not invented:
-        return ""
-    listed = ", ".join(map(repr, invented))
-    options = " ".join(dict.fromkeys(spelled_option(name, kind.shape) for name, kind in invented.items()))
-    return f" (suspect: the values of {listed} are made up; give yours with {options})"
+def suspects(source: ModelSource, graph: ModelGraph) -> str:
+    """Return words on what nobody gave and a runtime may have refused: seeded values, and sizes by default.
+
+    Args:
+        source: The model.
+        graph: Its own graph.
+
+    Returns:
+        A clause in parentheses for each kind; empty if all was given.
+    """
+    invented, given, words = _invented(source, graph), dict(source.dims), ""
+    if invented:
+        listed = ", ".join(map(repr, invented))
+        options = " ".join(dict.fromkeys(spelled_option(name, kind.shape) for name, kind in invented.items()))
+        words += f" (suspect: the values of {listed} are made up; give yours with {options})"
+    if sizes := {name: size for name, size in graph.bound.items() if name not in given and size != source.batch}:
+        listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        options = shlex.join(word for name in sizes for word in ("--dim", f"{name}=N"))
+        words += f" (suspect: {listed} assumed, since not given; set with {options})"
+    return words
+
+
+def _invented(source: ModelSource, graph: ModelGraph) -> dict[str, TensorType]:
+    given = source.given.names()
+    kinds = {name: graph.inputs[name] for name in deciding_inputs(graph) if name not in given}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
 def attempt(source: ModelSource, do: Callable[[ModelSource], T]) -> T | Failed:

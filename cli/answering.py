@@ -268,7 +268,9 @@ def tokens(
             setup=setup, loop=not no_loop, measure=not stored, progress=progress, **options,
         )  # fmt: skip
     judged = judgements(limits, token_figures(speed) if limits else {})
-    answer(with_limits(tokens_answer(speed), judged), complete=speed.complete, **standing(judged))
+    written = with_limits(tokens_answer(speed), judged)
+    show_and_raise(written, speed.interrupted)
+    answer(written, complete=speed.complete, **standing(judged))
 
 
 # The command that finds what models miss, and proves it where that is asked for.
@@ -329,7 +331,7 @@ def improve(*, out: Path | None, database: str, **options: Any) -> None:
         with existing(database) as store, watched() as progress:
             improvement = improve_model(source, out, store=store, progress=progress, **options)
     except (BackendError, ModelError, WorkerError) as error:
-        if assumed := assumed_dimensions(source):
+        if assumed := assumed_dimensions(source, certain=True):
             raise ModelError(f"{source.name} does not run with {assumed} ({error.message})") from error
         raise
     show_and_raise(improve_answer(improvement), improvement.interrupted)

@@ -487,10 +487,15 @@ _WARNED = 5
 """Models with a warning of their own."""
 
 
-def assumed_dimensions(source: ModelSource) -> str:
+def assumed_dimensions(source: ModelSource, *, certain: bool = False) -> str:
     """Return the dimensions of a file that nobody gave, with their values and the options that set them.
 
-    Empty for a model of the zoo, a complete file, and a broken one, which the command reports.
+    Args:
+        source: The model.
+        certain: Count those in whose default nobody is mistaken, as long as the model runs.
+
+    Returns:
+        Empty for a model of the zoo, a complete file, and a broken one, which the command reports.
     """
     from ..errors import DlbricksError
     from ..models.dimensions import is_certain
@@ -499,7 +504,9 @@ def assumed_dimensions(source: ModelSource) -> str:
         return ""
     try:
         kinds, dim_values = source.open_dimensions(), dict(source.dims)
-        names = [name for name, kind in kinds.items() if not is_certain(name, kind) and name not in dim_values]
+        names = [
+            name for name, kind in kinds.items() if name not in dim_values and (certain or not is_certain(name, kind))
+        ]
         bound = source.skeleton().bound if names else {}
     except DlbricksError:
         return ""

@@ -11,7 +11,7 @@ from ..limits import Figure
 from ..report.answers.estimated import caveats
 from ..report.answers.summary import measured_lines
 from ..report.tables import Answer
-from ..report.units import counted, milliseconds, size
+from ..report.units import INTERRUPTED, counted, milliseconds, size
 from ..setups import notes_of
 from .tokens import Part, Tokens
 
@@ -31,7 +31,7 @@ def tokens_answer(result: Tokens) -> Answer:
             *(_LOOP if any(test["ratio"] is not None for test in table) else []),
             Field("read", "interpolated", str, spare=True),
         ],
-        summary=list(_summary(result)),
+        summary=[*_summary(result), *([INTERRUPTED] if result.interrupted is not None else [])],
         table=table,
     )
 

@@ -99,6 +99,7 @@ class Tokens(Tabular):
         setup: How it was measured.
         measured: Measurements of this call, of the prompt and of the step; may be empty.
         wall_s: Duration of the whole call, without waiting for another process.
+        interrupted: What interrupted the measurement; the answers are from what was known until then.
     """
 
     ANSWER = "decoding.token_answer.tokens_answer"
@@ -114,6 +115,7 @@ class Tokens(Tabular):
     setup: Setup
     measured: tuple[RunReport, ...]
     wall_s: float
+    interrupted: KeyboardInterrupt | None = None
 
     @property
     def complete(self) -> bool:
@@ -256,6 +258,7 @@ def tokens(
     until = math.inf if budget_s is None else begun + budget_s
     reports: tuple[RunReport, ...] = ()
     looped: LoopReport | None = None
+    interrupted: KeyboardInterrupt | None = None
     with ExitStack() as resources:
         resources.enter_context(decomposing_until(until))
         running: Loop | LoopReport | None = None
@@ -265,12 +268,15 @@ def tokens(
                 *(LoopTask(depth, prompt=False) for depth in depths),
             ]
             running = resources.enter_context(running_loop(extended, how, tasks, progress))
-        if measure:
-            called = running if isinstance(running, Loop) else progress
-            plan = MeasuringPlan(store, how, visits, budget_s, until, called)
-            reports = _measured(sources, plan, suite)
-        if isinstance(running, Loop):
-            running.finish(until)
+        try:
+            if measure:
+                called = running if isinstance(running, Loop) else progress
+                plan = MeasuringPlan(store, how, visits, budget_s, until, called)
+                reports = _measured(sources, plan, suite)
+            if isinstance(running, Loop):
+                running.finish(until)
+        except KeyboardInterrupt as error:
+            interrupted = error
         looped = running.report() if isinstance(running, Loop) else running
     estimates = iter(_estimates([*sources["prompt"], *sources["step"]], store, how, measure=measure))
     parts = [_part(side, {length: next(estimates) for length in where[name]}) for name, side in sides.items()]
@@ -287,7 +293,7 @@ def tokens(
     memory = _memory(extended, max([*depths, *(length + new for length in prompts)]))
     return Tokens(
         parts[0], parts[1], answers, still, tuple(rates), filled.batch, looped, memory, how, reports,
-        work_clock() - begun,
+        work_clock() - begun, interrupted,
     )  # fmt: skip
 
 

@@ -14,6 +14,9 @@ _SHORT_KEY = 12
 BUSY = "on a busy machine: the time that other programs took is not counted, so that a stopwatch shows more"
 """What a latency measured beside other programs means."""
 
+INTERRUPTED = "Interrupted: this is what is known so far; the same command goes on from here."
+"""The last line of an answer of what an interrupted command knew."""
+
 
 def duration(seconds: float) -> str:
     """Write a time span: ``0.4 s``, ``48 s``, ``3 min 20 s``, ``2 h 05 min``."""

@@ -15,7 +15,7 @@ import onnx
 
 from ...bricks.cutting.fused import fused_sequences, fused_units
 from ...bricks.cutting.sequences import sequences, windows
-from ...bricks.decomposition import Decomposition, Failed, attempt, footprint_class
+from ...bricks.decomposition import Decomposition, Failed, attempt, footprint_class, suspects
 from ...bricks.graph.model_graph import ExecutedModel, ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import ELEMENT_BITS, TensorType
@@ -124,9 +124,14 @@ class Decomposer:
         problems = len(self._own_oracle.problems)
         skeleton = source.skeleton()
         model_graph = build_graph(skeleton, oracle=self._oracle)
-        executed = (
-            None if self._cut.graph == "source" else self.executed.of(source, skeleton, model_graph, self._oracle)
-        )
+        try:
+            executed = (
+                None if self._cut.graph == "source" else self.executed.of(source, skeleton, model_graph, self._oracle)
+            )
+        except BackendError as error:
+            if error.remedy:
+                raise  # its cause is known
+            raise type(error)(f"{error.message}{suspects(source, model_graph)}") from error
         decomposition = _cut_up(source, self._cut, model_graph, executed)
         if self._oracle is self._own_oracle and len(self._own_oracle.problems) == problems:
             keep_decomposition(decomposition, self._cut)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Unpack
 
 from ...bricks.cutting.fused import fused_units
-from ...bricks.decomposition import Decomposition, Failed, attempt, suspects
+from ...bricks.decomposition import Decomposition, Failed, attempt
 from ...bricks.features import keep_features
 from ...bricks.graph.boundary import boundary_variants
 from ...bricks.graph.control import ControlFlow
@@ -201,8 +201,7 @@ def generate(
         if isinstance(row, Failed):
             rows.append(_broken(row))
         elif isinstance(model, Decomposition):
-            reason = refused.get(model.name)
-            rows.append(replace(row, unfused=None if reason is None else f"{reason}{suspects(row.invented)}"))
+            rows.append(replace(row, unfused=refused.get(model.name)))
             cut_up.append(model)
             keep_features(model)
     suite = None

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Unpack
 
-from ...bricks.decomposition import suspects
 from ...bricks.layer import TensorType
 from ...db.store import Store
 from ...db.values import Measurement, Runtime
@@ -242,7 +241,7 @@ def measure(
         elif measurement is None:
             error = failed.get(key, "the time was up before enough samples")
             if key in failed:
-                error += suspects(chosen.sources.invented.get(name, {}))
+                error += chosen.sources.suspects.get(name, "")
         bound, invented = chosen.sources.bound.get(name, {}), chosen.sources.invented.get(name, {})
         threads = how.conditions.threads
         rows.append(MeasureRow(name, key, how.runtime, threads, measurement, error, bound, invented))

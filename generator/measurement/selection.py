@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 
-from ...bricks.decomposition import Decomposition, Failed
+from ...bricks.decomposition import Decomposition, Failed, suspects
 from ...bricks.graph.boundary import BOUNDARY
 from ...bricks.graph.footprint import CORE_LEVEL, REUSE_LEVELS, footprint, level_name
 from ...bricks.layer import TensorType
@@ -237,6 +237,7 @@ class Sources:
         models: The models that can be measured, by name.
         bound: Sizes of their dynamic dimensions, by name.
         invented: Their inputs with made-up values that decide shapes or time, by name (``Decomposition.invented``).
+        suspects: Words on what nobody gave, by name (``bricks.decomposition.suspects``).
     """
 
     names: tuple[tuple[str, str | None], ...] = ()
@@ -244,6 +245,7 @@ class Sources:
     models: Mapping[str, Decomposition] = field(default_factory=dict)
     bound: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     invented: Mapping[str, Mapping[str, TensorType]] = field(default_factory=dict)
+    suspects: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, models: Sequence[Decomposition | Failed]) -> Sources:
@@ -252,7 +254,9 @@ class Sources:
         problems = {model.name: model.reason for model in models if isinstance(model, Failed)}
         read = {model.name: model for model in readable(models)}
         bound = {name: dict(model.own.bound) for name, model in read.items()}
-        return cls(names, problems, read, bound, {name: model.invented for name, model in read.items()})
+        invented = {name: model.invented for name, model in read.items()}
+        doubtful = {name: suspects(model.source, model.own) for name, model in read.items()}
+        return cls(names, problems, read, bound, invented, doubtful)
 
     @property
     def keys(self) -> list[str]:
@@ -267,6 +271,7 @@ class Sources:
             {name: model for name, model in self.models.items() if name not in reasons},
             {name: bound for name, bound in self.bound.items() if name not in reasons},
             self.invented,
+            self.suspects,
         )
 
 

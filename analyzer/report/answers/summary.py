@@ -14,7 +14,7 @@ from ..page.payload import headline
 from ..section import Section, layer_rows
 from ..shares import operator_times, profile_of
 from ..tables import Answer
-from ..units import counted, duration, megabytes, memory_of, percent, within
+from ..units import INTERRUPTED, counted, duration, megabytes, memory_of, percent, within
 from .estimated import estimates_answer
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def report_answer(result: Report) -> Answer:
     if result.page is not None:
         summary.append(f"Page: {result.page}")
     if result.interrupted is not None:
-        summary.append("Interrupted: this is what is known so far; the same command goes on from here.")
+        summary.append(INTERRUPTED)
     return Answer.of(result.records(), short.columns, summary, short.table)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from dlbricks.analyzer.decoding.lengths import at_lengths, length_dimension, pai
 from dlbricks.analyzer.decoding.token_answer import token_figures, tokens_answer
 from dlbricks.analyzer.decoding.tokens import Tokens, tokens
 from dlbricks.analyzer.report.tables import render
+from dlbricks.analyzer.report.units import INTERRUPTED
 from dlbricks.db import Store
 from dlbricks.errors import ModelNotFound, UnboundDimension, UsageError
+from dlbricks.generator.progress import Progress, Stage
 from dlbricks.models.dimensions import DimensionKind
 from dlbricks.models.user_inputs import UserInputs, input_types
 
@@ -146,3 +149,19 @@ def test_own_values_are_for_inputs_that_do_not_follow_the_length(decoder: Decode
     ):
         with pytest.raises(UsageError, match=said):
             sides_of(*pair(files, given=UserInputs(values=((name, text),))))
+
+
+def test_what_is_known_is_answered_when_measuring_is_interrupted(
+    decoder: Decoder, measured: tuple[Path, Tokens], tmp_path: Path
+) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.stage is Stage.SAMPLE:
+            raise KeyboardInterrupt
+
+    path = shutil.copy(measured[0], tmp_path / "some.db")
+    with Store.open(path) as store:
+        found = tokens(*pair(decoder), store=store, prompts=[8, 24], new=2, lengths=[8, 16, 24], progress=interrupt)
+
+    assert isinstance(found.interrupted, KeyboardInterrupt)
+    assert (found.rows[0].ttft_ms is not None, found.prompt.estimates[24].complete) == (True, False)
+    assert tokens_answer(found).summary[-1] == INTERRUPTED

@@ -11,6 +11,7 @@ import pytest
 from dlbricks.analyzer.findings.improve import _rest, improve, rewrite_findings
 from dlbricks.analyzer.report.answers.findings import improve_answer
 from dlbricks.analyzer.rewriting.recording import apart, session
+from dlbricks.generator.progress import Progress
 from dlbricks.models import ModelSource, find_models
 from onnx import numpy_helper
 
@@ -102,3 +103,15 @@ def test_large_outputs_that_are_copies_are_told_with_what_they_cost(tmp_path: Pa
     (line,) = (line for line in improve_answer(found).summary if "copies" in line)
     assert "kept = past" in line
     assert "% less" in line
+
+
+def test_rewrites_are_shown_as_unproven_when_their_proof_is_interrupted(slow: ModelSource, tmp_path: Path):
+    def interrupt(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    found = improve(slow, tmp_path / "faster.onnx", budget_s=20, settings=False, progress=interrupt)
+
+    assert isinstance(found.interrupted, KeyboardInterrupt)
+    assert found.unproven
+    assert (found.path, found.changes) == (None, ())
+    assert not (tmp_path / "faster.onnx").exists()

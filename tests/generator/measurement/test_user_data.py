@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from dlbricks.analyzer.estimation.estimate import estimate
-from dlbricks.bricks.decomposition import Decomposition
+from dlbricks.bricks.decomposition import Decomposition, Failed
 from dlbricks.db import Store
 from dlbricks.db.values import runtime_from
 from dlbricks.errors import UsageError
@@ -154,3 +154,19 @@ def test_a_file_of_another_kind_is_wrong_usage(source: ModelSource, tmp_path: Pa
 
     with Store.open(tmp_path / "results.db") as store, pytest.raises(UsageError, match="not an npz file"):
         measure([own], store=store, **SHORT)
+
+
+def test_a_failure_names_the_sizes_that_nobody_gave(tmp_path: Path):
+    text = '<ir_version: 8, opset_import: ["" : 17]> '
+    text += "g (float[s27, 4] x) => (float[a, b] y) <int64[2] shape = {3, 16}> { r = Reshape(x, shape) y = Relu(r) }"
+    path = write(tmp_path / "fixed.onnx", text)
+    said = "suspect: s27=1 assumed, since not given; set with --dim s27=N)"
+    with Store.open(tmp_path / "results.db") as store:
+        (refused,) = measure(find_models([path]), store=store, cache="hot", **SHORT).rows
+        (measured,) = measure(find_models([path], dims={"s27": 12}), store=store, cache="hot", **SHORT).rows
+    (executed,) = decompose(find_models([path]), Cut(1, graph="runtime"))
+
+    assert said in str(refused.error)
+    assert measured.error is None
+    assert isinstance(executed, Failed)
+    assert said in executed.reason
