@@ -186,8 +186,8 @@ class Operator:
         shaped_by: What the shapes of its outputs depend on.
         data: Of moves and sums: slots of operands that are data; None for all. The others are sizes and indices.
         neutral: The second operand that changes nothing; None without one.
-        parameters: Slots of weights, biases, and scales of normalisation and quantisation, whose values never enter a
-            key. Zero points are none, because runtimes choose kernels by them.
+        parameters: Slots of weights, biases, tables, and scales of normalisation and quantisation, whose values never
+            enter a key. Zero points are none, because runtimes choose kernels by them.
         deciding: Slots whose values decide shape, legality or work.
         course: Number of first slots that decide which body runs, or how often.
         caches: Slots of past keys and values, each with the output that extends them along the last axis but one.
@@ -357,9 +357,9 @@ _ROWS = (
              traits=_T.FILLS | _T.ORDERS | _T.MASKS | _T.STRIDED | _T.IDLE | _T.REPEATS, shaped_by=_OTHERS,
              deciding=(1,)),
     Operator("Gather", Kind.MOVE, work=elementwise.move, traits=_T.COUNTS | _T.SELECTS | _T.SHRINKS,
-             roles=((1, ROWS),)),
-    Operator("GatherElements", Kind.MOVE, work=elementwise.move, traits=_T.SELECTS),
-    Operator("GatherND", Kind.MOVE, work=elementwise.move, traits=_T.SELECTS),
+             parameters=(0,), roles=((1, ROWS),)),
+    Operator("GatherElements", Kind.MOVE, work=elementwise.move, traits=_T.SELECTS, parameters=(0,)),
+    Operator("GatherND", Kind.MOVE, work=elementwise.move, traits=_T.SELECTS, parameters=(0,)),
     Operator("Pad", Kind.MOVE, work=elementwise.move, shaped_by=_OTHERS, deciding=(1, 3)),
     Operator("ReverseSequence", Kind.MOVE, work=elementwise.move, deciding=(1,)),
     Operator("Scatter", Kind.MOVE, work=elementwise.move, data=(0, 2), shaped_by=_OPERANDS),

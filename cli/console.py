@@ -8,6 +8,7 @@ stderr is not a terminal, long commands write a line now and then.
 from __future__ import annotations
 
 import functools
+import math
 import shutil
 import sys
 import time
@@ -178,6 +179,7 @@ class Reporter:
         self._clock = clock
         self._begun_s = clock()
         self._noted_s = self._drawn_s = float("-inf")
+        self._told_s, self._rose = math.inf, False
         self._bar: Bar | None = None
         self._task: TaskID | None = None
 
@@ -199,14 +201,23 @@ class Reporter:
             return
         verb, now = _VERBS.get(progress.stage, str(progress.stage)) + self.part, self._clock()
         has_forecast = progress.remaining_s is not None and (now - self._begun_s >= _FIRST_S or not progress.done)
-        remaining = f"about {duration(progress.remaining_s or 0.0)} left" if has_forecast else ""
+        left_s = progress.remaining_s if has_forecast else None
         if self._bar is not None:
             if progress.done >= progress.total or now - self._drawn_s >= _REDRAW_S:
                 self._drawn_s = now
-                self._draw(self._bar, verb, progress, remaining)
+                self._draw(self._bar, verb, progress, self._forecast(left_s))
         elif now - self._begun_s >= _FIRST_S and now - self._noted_s >= _LINE_S:
             self._noted_s = now
+            remaining = self._forecast(left_s)
             note(f"{verb}: {progress.done} of {progress.total}{remaining and f', {remaining}'}")
+
+    def _forecast(self, left_s: float | None) -> str:
+        """Return the words of a forecast; one that rises a second time in a row is not a forecast, and not shown."""
+        if left_s is None:
+            return ""
+        rises, self._told_s = left_s > self._told_s, left_s
+        self._rose, again = rises, rises and self._rose
+        return "" if again else f"about {duration(left_s)} left"
 
     def _draw(self, bar: Bar, verb: str, progress: Progress, remaining: str) -> None:
         if self._task is None:

@@ -327,3 +327,30 @@ def code_lines(module: Path) -> set[int]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return lines
+
+
+_PRIVATE_WORDS = ("stored as such", "computed once", "witnesses", "towers", "demand", "did not answer 'call'")
+"""Words of the code, which no answer, message or page uses."""
+
+
+def test_answers_and_messages_use_the_words_of_the_field() -> None:
+    said = []
+    for module in modules():
+        tree = parsed(module)
+        documentation = {
+            id(node.value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        }
+        said += [
+            f"{module}:{node.lineno} says {word!r}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation
+            for word in _PRIVATE_WORDS
+            if word in node.value
+        ]
+    pages = [*(ROOT / "analyzer/report/page/templates").iterdir()]
+    said += [f"{page.name} says {word!r}" for page in pages for word in _PRIVATE_WORDS if word in page.read_text()]
+
+    assert pages
+    assert not said

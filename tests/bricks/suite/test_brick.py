@@ -201,3 +201,17 @@ def test_texts_of_other_domains_are_listed_and_names_of_tensors_do_not_leave() -
     assert carried_by([brick]).texts == ("a text", "b", "c")
     assert b"secret" not in brick.model
     assert load_brick(brick.model, expected=part.key).key == part.key
+
+
+def test_small_tables_that_are_looked_up_are_weights_and_do_not_leave(parse_graph: Parse) -> None:
+    graph = parse_graph(
+        """g (int64[2] i) => (float[2, 4] y) <float[3, 4] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> {
+            e = Gather(table, i)
+            y = Relu(e)
+        }"""
+    )
+
+    brick = build_brick(graph, sequences(graph, 1)[0])
+
+    assert carried_by([brick]) == Carried(0, ())
+    assert not onnx.ModelProto.FromString(brick.model).graph.initializer

@@ -182,9 +182,9 @@ def test_a_narrow_screen_scrolls_in_one_direction(reported: Reported, tmp_path: 
       return [innerWidth, document.documentElement.scrollWidth, wide.length, signed]
     """
 
-    for place in ("m0", "all"):
-        width, scrolled, wide, signed = visit(reported.page(), script, tmp_path, width=500, place=place).value
+    for place, screen in (("m0", 500), ("all", 500), ("m0", 1320), ("m0", 800), ("m0", 420)):
+        width, scrolled, wide, signed = visit(reported.page(), script, tmp_path, width=screen, place=place).value
 
         assert scrolled <= width
-        assert wide
+        assert wide or screen > 500
         assert signed, "a table that is cut off has a shadow where it scrolls"
