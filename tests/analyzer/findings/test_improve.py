@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,7 @@ def test_an_improved_file_computes_the_same_and_says_what_changed(slow: ModelSou
     assert found.proof is not None
     assert found.proof.ci95[0] <= found.proof.saving <= found.proof.ci95[1]
     assert (found.path is not None) == found.proof.saves == bool(found.changes)
+    assert replace(found, untried=("order",)).complete, "a proven file is what was asked for"
     assert found.path is not None  # each costs several times what stands in its place
     x = np.random.default_rng(3).standard_normal((256, 64)).astype(np.float32)
     before, after = (session(str(path)).run(None, {"x": x})[0] for path in (slow.path, found.path))

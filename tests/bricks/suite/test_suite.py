@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -25,7 +26,7 @@ from dlbricks.bricks.graph.footprint import REUSE_LEVELS
 from dlbricks.bricks.graph.model_graph import ModelGraph
 from dlbricks.bricks.suite import writing
 from dlbricks.bricks.suite.brick import Brick, build_brick
-from dlbricks.bricks.suite.suite import MANIFEST, Suite
+from dlbricks.bricks.suite.suite import MANIFEST, Suite, read_bounded
 from dlbricks.bricks.suite.writing import refuse_foreign
 from dlbricks.errors import MissingBrick, SuiteError, TamperedBrick
 from hypothesis import example, given
@@ -442,3 +443,19 @@ def test_an_old_brick_that_cannot_be_removed_does_no_harm(tmp_path: Path, bricks
     (target / "bricks" / f"{first}.onnx").unlink()
     (target / "bricks" / f"{first}.onnx").mkdir()
     assert write_suite(target, {second: bricks[second]}, granularity=1).brick(second) == bricks[second]
+
+
+def test_reading_a_small_file_takes_little_memory_whatever_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_bytes(b"{}")
+
+    tracemalloc.start()
+    try:
+        assert read_bounded(path, 1 << 30) == b"{}"
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1 << 20
+    with pytest.raises(SuiteError, match="larger than 1 bytes"):
+        read_bounded(path, 1)
