@@ -20,8 +20,10 @@ from ...db.queries import Filter
 from ...db.store import Store
 from ...db.values import Circumstances, Failure, Identity, Measurement, Subject, Verdict
 from ...errors import DlbricksError
+from ...models import ModelSource
 from ...models.control_flow import require_bounded
 from ...models.runnable import Runnable
+from ...models.source import contents
 from ..decomposition.decompose import readable
 from ..decomposition.observation import run_as_given
 from .plan import Membership, TaskMember
@@ -250,6 +252,7 @@ class Sources:
     @classmethod
     def of(cls, models: Sequence[Decomposition | Failed]) -> Sources:
         """Return the sources of decomposed models; a broken model does not affect the others."""
+        models = _apart(models)
         names = tuple((model.name, None if isinstance(model, Failed) else model.own.key) for model in models)
         problems = {model.name: model.reason for model in models if isinstance(model, Failed)}
         read = {model.name: model for model in readable(models)}
@@ -273,6 +276,28 @@ class Sources:
             self.invented,
             self.suspects,
         )
+
+
+def _apart(models: Sequence[Decomposition | Failed]) -> list[Decomposition | Failed]:
+    """Return models with a reason in place of each file that has the structure of another one and other contents.
+
+    They have one key, and denormal or sparse weights may take a hundred times as long: one latency is not of both.
+    """
+    first: dict[str, Decomposition] = {}
+    apart: list[Decomposition | Failed] = []
+    for model in models:
+        other = first.setdefault(model.own.key, model) if isinstance(model, Decomposition) else None
+        if isinstance(model, Failed) or other is None or not _differ(model.source, other.source):
+            apart.append(model)
+            continue
+        reason = f"it has the structure of {other.name} and other weights, which may take another time"
+        apart.append(Failed(model.source, f"{reason}; measure it in a command of its own"))
+    return apart
+
+
+def _differ(one: ModelSource, other: ModelSource) -> bool:
+    """Return True for two files with different contents."""
+    return None not in {one.path, other.path} and one.path != other.path and contents(one) != contents(other)
 
 
 @dataclass(frozen=True, slots=True)

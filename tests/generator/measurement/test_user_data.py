@@ -170,3 +170,18 @@ def test_a_failure_names_the_sizes_that_nobody_gave(tmp_path: Path):
     assert measured.error is None
     assert isinstance(executed, Failed)
     assert said in executed.reason
+
+
+def test_a_file_of_one_structure_with_another_and_other_weights_is_not_given_its_latency(tmp_path: Path):
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 2] x) => (float[1, 2] y) <float[2, 2] w = {W}> '
+    text += "{ y = MatMul(x, w) }"
+    numbers = {"one": "{1, 2, 3, 4}", "same": "{1, 2, 3, 4}", "other": "{5, 6, 7, 8}"}
+    paths = [write(tmp_path / f"{name}.onnx", text.replace("{W}", values)) for name, values in numbers.items()]
+    with Store.open(tmp_path / "results.db") as store:
+        one, same, other = measure(find_models(paths), store=store, cache="hot", **SHORT).rows
+        (alone,) = measure(find_models(paths[2:]), store=store, cache="hot", **SHORT).rows
+
+    assert one.error is None
+    assert (same.error, same.latency_ms) == (None, one.latency_ms)
+    assert "has the structure of one and other weights" in str(other.error)
+    assert alone.error is None
