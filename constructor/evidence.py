@@ -205,9 +205,13 @@ def bricks_of(
     for level in dict.fromkeys(level for *_, level in cuts):
         here = [(graph, parts) for graph, parts, at in cuts if at == level]
         inside = table.found(keys, "", level)
-        latest = dict(inside)
+        placed: dict[tuple[str, tuple[int, ...]], Measurement] = {}
         for graph, parts in here:
-            latest |= at_boundary(graph, parts, level, table) if graph.salt else ()
+            placed |= at_boundary(graph, parts, level, table) if graph.salt else ()
+        only = {key for key, _ in placed} - {
+            part.key for _, parts in here for part in parts if (part.key, part.layers) not in placed
+        }
+        latest = inside | {key: measurement for (key, _), measurement in placed.items() if key in only}
         plain, fused = (table.found(units if level == state else (), variant, level) for variant in FUSION)
         by_level[level] = BrickMeasurements(
             latest=latest,
@@ -217,21 +221,27 @@ def bricks_of(
             rivals=_rivals(model, level, inside, table) if level == state else {},
             fusion={key: (plain[key], fused[key]) for key in plain.keys() & fused.keys()},
             repeated=_repeated(here, level, table),
+            placed=placed,
         )
     return by_level
 
 
 def at_boundary(
     graph: ModelGraph, parts: Sequence[LayerSequence], state: str, table: Table
-) -> Iterator[tuple[str, Measurement]]:
-    """Yield key and measurement of bricks that occur only at the model's inputs and outputs.
+) -> Iterator[tuple[tuple[str, tuple[int, ...]], Measurement]]:
+    """Yield key and layers of each sequence at the model's inputs and outputs, and the measurement for its position.
 
     All bricks of a model with small inputs and outputs count as interior: the stored ones may be of another model.
     """
-    inside = {part.key for part in parts if not boundary_of(graph, part)}
-    for key, (variant, *others) in boundary_variants(graph, parts).items():
-        if not others and key not in inside and (measurement := table.nearest(key, variant, state)) is not None:
-            yield key, measurement
+    measured = {
+        (key, variant): measurement
+        for key, variants in boundary_variants(graph, parts).items()
+        for variant in variants
+        if (measurement := table.nearest(key, variant, state)) is not None
+    }
+    for part in parts if measured else ():
+        if (placed := measured.get((part.key, boundary_of(graph, part)))) is not None:
+            yield (part.key, part.layers), placed
 
 
 def _repeated(

@@ -24,6 +24,7 @@ class BrickMeasurements:
             branches compete only with parallel branches, TF32 only with TF32.
         fusion: Pairs of measurements without and with fusion, in the network's own layout.
         repeated: As ``latest``, with weights read by the previous iteration, by footprint class in bytes.
+        placed: Measurements made for a position at the model's inputs and outputs, by key and layers of the sequence.
         read: Keys in ``latest`` with interpolated or predicted latencies.
     """
 
@@ -34,6 +35,7 @@ class BrickMeasurements:
     rivals: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     fusion: Mapping[str, tuple[Measurement, Measurement]] = field(default_factory=dict)
     repeated: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)
+    placed: Mapping[tuple[str, tuple[int, ...]], Measurement] = field(default_factory=dict)
     read: AbstractSet[str] = frozenset()
 
     def measured(self, key: str, reuse: int = 0) -> bool:
@@ -41,7 +43,9 @@ class BrickMeasurements:
         return key in self.repeated.get(reuse, {}) or (key in self.latest and key not in self.read)
 
     def of(self, part: LayerSequence) -> Measurement | None:
-        """Return the latest measurement of a sequence's brick at its reuse distance, if any."""
+        """Return the latest measurement of a sequence's brick at its position and reuse distance, if any."""
+        if (placed := self.placed.get((part.key, part.layers))) is not None:
+            return placed
         return self.repeated.get(part.reuse, {}).get(part.key) or self.latest.get(part.key)
 
     def latency_ns(self, part: LayerSequence) -> float:
@@ -53,5 +57,6 @@ class BrickMeasurements:
         """Yield every measurement, some more than once."""
         for table in (self.latest, self.inner, self.host, *self.repeated.values()):
             yield from table.values()
+        yield from self.placed.values()
         for several in (*self.fusion.values(), *self.rivals.values()):
             yield from several
