@@ -80,11 +80,12 @@ def load_open(path: Path) -> NormalForm:
 
 
 def load_full(
-    path: Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None
+    path: Path, *, batch: int | None = None, dims: Mapping[str, int] | None = None, opened: bool = False
 ) -> tuple[ModelProto, ExternalFolder]:
     """Load the same model as ``load_skeleton``, under the same names, with its weights.
 
-    Embedded weights are read, which needs several times their size in memory; external ones stay references.
+    Embedded weights are read, which needs several times their size in memory; external ones stay references. With
+    ``opened`` its dynamic dimensions stay so.
 
     Returns:
         The model, and the folder with its external files.
@@ -96,7 +97,8 @@ def load_full(
         binding = plan(normalise(read_structure(path)).model, batch=batch, dims=dims)
         model, folder = read_full(path)
         normal = normalise(model, keep_weights=True)
-        apply(normal.model, binding)
+        if not opened:
+            apply(normal.model, binding)
     return normal.model, folder
 
 
@@ -149,8 +151,11 @@ def runnable_file(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     edit: Edit | None = None,
+    opened: bool = False,
 ) -> Runnable:
     """Return a model file unchanged if overrides suffice to bind it, else an edited copy with all its weights.
+
+    With ``opened`` nothing is bound but a batch that the file fixes.
 
     A file with data outside its folder (``--follow-links``) is copied with its data, because runtimes refuse it.
 
@@ -160,9 +165,12 @@ def runnable_file(
     skeleton, binding = _load_bound(path, batch, dims)
     inputs = _inputs(path, skeleton)
     moved = follows_links() and leaves_folder(path.parent, external_locations(path))
-    if edit is None and not moved and (not binding.edited or _better_unbound(path, skeleton, inputs)):
-        return Runnable(path, synthetic=False, overrides=tuple(sorted(binding.overrides.items())), inputs=inputs)
-    model, folder = load_full(path, batch=batch, dims=dims)
+    opened = opened and binding.rebatch is None
+    unedited = opened or not binding.edited or _better_unbound(path, skeleton, inputs)
+    if edit is None and not moved and unedited:
+        overrides = () if opened else tuple(sorted(binding.overrides.items()))
+        return Runnable(path, synthetic=False, overrides=overrides, inputs=inputs)
+    model, folder = load_full(path, batch=batch, dims=dims, opened=opened)
     if edit is not None:
         edit(model)
     target = directory / _file_name(name) / "model.onnx"

@@ -52,6 +52,7 @@ class Skeleton:
             it, as in a brick.
         overridable: Constants that a caller may override (``NormalForm``).
         given: Digest of the user's own input values; empty without any. The small ones are marked (``given_value``).
+        opened: A runtime keeps dynamic dimensions open, although this structure is bound.
     """
 
     model: onnx.ModelProto
@@ -61,6 +62,7 @@ class Skeleton:
     control: tuple[CourseChoice, ...] | None = None
     overridable: frozenset[str] = frozenset()
     given: str = ""
+    opened: bool = False
 
 
 def is_weight(value: onnx.ValueInfoProto) -> bool:

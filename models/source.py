@@ -42,6 +42,8 @@ class ModelSource:
         dims: Value by dimension name.
         control: The given courses of control flow.
         given: The user's own values of inputs.
+        opened: The runtime keeps dynamic dimensions of a file open, and computes shapes in each execution, as a program
+            with several lengths lets it.
         problem: Why the model does not exist, for an argument without a match.
     """
 
@@ -52,6 +54,7 @@ class ModelSource:
     dims: tuple[tuple[str, int], ...] = ()
     control: tuple[CourseChoice, ...] = ()
     given: UserInputs = NOTHING_GIVEN
+    opened: bool = False
     problem: DlbricksError | None = None
 
     def skeleton(self) -> Skeleton:
@@ -63,6 +66,7 @@ class ModelSource:
         """
         if self.path is not None and self.problem is None:
             skeleton = load_skeleton(self.path, batch=self.batch, dims=dict(self.dims), control=self.control)
+            skeleton = replace(skeleton, opened=self.opened)
         else:
             skeleton = self._recipe()
         graph = skeleton.model.graph
@@ -90,8 +94,10 @@ class ModelSource:
             UsageError: A given value does not fit its input.
         """
         if self.path is not None and self.problem is None:
-            dims = dict(self.dims)
-            runnable = runnable_file(self.path, directory, name=self.name, batch=self.batch, dims=dims, edit=edit)
+            runnable = runnable_file(
+                self.path, directory, name=self.name, batch=self.batch, dims=dict(self.dims), edit=edit,
+                opened=self.opened,
+            )  # fmt: skip
         else:
             runnable = runnable_recipe(self._recipe(), directory, name=self.name)
         feeds = self.given.of(runnable.inputs)
@@ -311,7 +317,8 @@ def fingerprint(source: ModelSource) -> str | None:
         return None
     control = [[[choice.node, choice.course, choice.how] for choice in source.control]] if source.control else []
     given = [source.given.digest()] if source.given else []
-    text = json.dumps([parts, source.batch, sorted(source.dims), *control, *given])
+    opened = ["opened"] if source.opened else []
+    text = json.dumps([parts, source.batch, sorted(source.dims), *control, *given, *opened])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

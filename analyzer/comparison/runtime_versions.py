@@ -613,7 +613,7 @@ def _executed(
         try:
             runnable = run_as_given(source, folder / "executed", write_out(source.skeleton()).control)
             timeout_s = Timeouts.optimising(source.skeleton().weight_bytes)
-            workers.at(place).extract(file_of(runnable), answer, timeout_s=timeout_s)
+            workers.at(place).extract([file_of(runnable)], [answer], timeout_s=timeout_s)
         except MachineBusy:
             raise
         except (BackendError, UsageError):  # it reports no graph, or cannot write the one of this model

@@ -115,6 +115,7 @@ def sides_of(
     past_dimension: str | None = None,
     roles: Mapping[str, str] | None = None,
     batch: int | None = None,
+    opened: bool = False,
 ) -> tuple[Side, Side]:
     """Return the prompt and the step of a decoder.
 
@@ -125,6 +126,7 @@ def sides_of(
         past_dimension: Of two models: the dimension that counts positions of the cache; None: found.
         roles: Of a file with both: role by input, for inputs that names and use do not tell.
         batch: Sequences at once; None: 1, or what two models fix.
+        opened: The runtime keeps the lengths of files open, as a loop does.
 
     Raises:
         UsageError: An input of the file is not understood, an option belongs to two models or to one, or a value is
@@ -135,7 +137,10 @@ def sides_of(
     if step is not None:
         if roles:
             raise UsageError("--input tells roles of a file with prompt and step", remedy="leave it out")
-        sources = [replace(source, batch=batch) if batch else source for source in (prompt, step)]
+        sources = [
+            replace(source, batch=batch or source.batch, opened=opened and source.path is not None)
+            for source in (prompt, step)
+        ]
         filled = length_dimension(prompt, DimensionKind.SEQUENCE, prompt_dimension, "--prompt-dim")
         extended = length_dimension(step, DimensionKind.PAST, past_dimension, "--past-dim")
         sides = Side(sources[0], filled, 0, batch=batch or 1), Side(sources[1], extended, 1, batch=batch or 1)
@@ -155,7 +160,8 @@ def sides_of(
     decoder = read_decoder(prompt.path, prompt.name, roles=roles, dims=dict(prompt.dims))
     size = batch or 1
     decoder.dims(batch=size, new=1, past=1)  # the file may fix another batch
-    return Side(prompt, "prompt", 0, decoder, size), Side(prompt, "context", 1, decoder, size)
+    source = replace(prompt, opened=opened)
+    return Side(source, "prompt", 0, decoder, size), Side(source, "context", 1, decoder, size)
 
 
 def _with_own_values(sides: tuple[Side, Side]) -> tuple[Side, Side]:

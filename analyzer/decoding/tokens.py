@@ -15,15 +15,17 @@ from ...constructor.result import Estimate
 from ...constructor.token_latency import Generation, Rate, generation, lengths_between, rate, steps_of
 from ...db import Store
 from ...errors import UsageError
-from ...generator.decomposition.decompose import decomposing_until
+from ...generator.backends.base import Backend
+from ...generator.backends.registry import get
+from ...generator.decomposition.decompose import Model, decompose, decomposing_until
 from ...generator.machine.lock import work_clock
 from ...generator.measurement.run import RunReport
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
 from ...tabular import Records, Row, Tabular, fields, record_of
-from ..estimation.estimate import estimates_in
+from ..estimation.estimate import estimate, estimates_in
 from ..measuring import MeasuringPlan
-from ..setups import Setup, cut_of, estimates_here, set_up, settled
+from ..setups import Setup, cut_of, evidence_here, set_up, settled
 from .beside import LOOP_SHARE, Loop, LoopReport, LoopTask, LoopTime, running_loop
 from .lengths import Side, sides_of
 
@@ -246,15 +248,16 @@ def tokens(
     if measure:
         how = settled(how)
     filled, extended = sides_of(
-        prompt, step, prompt_dimension=prompt_dimension, past_dimension=past_dimension, roles=roles, batch=batch
-    )
+        prompt, step, prompt_dimension=prompt_dimension, past_dimension=past_dimension, roles=roles, batch=batch,
+        opened=_keeps_lengths_open(how),
+    )  # fmt: skip
     depths = _contexts(extended, prompts, new, contexts)
     where = {
         "prompt": sorted(set(lengths)) or lengths_between(min(prompts), max(prompts)),
         "step": sorted({*lengths, *depths}) if lengths else _of_steps(extended, prompts, new, depths),
     }
     sides = {"prompt": filled, "step": extended}
-    sources = {name: side.at(where[name]) for name, side in sides.items()}
+    models: list[Model] = [model for name, side in sides.items() for model in side.at(where[name])]
     until = math.inf if budget_s is None else begun + budget_s
     reports: tuple[RunReport, ...] = ()
     looped: LoopReport | None = None
@@ -262,6 +265,8 @@ def tokens(
     with ExitStack() as resources:
         resources.enter_context(decomposing_until(until))
         running: Loop | LoopReport | None = None
+        if measure:
+            models = [*decompose(models, cut_of(how), progress=progress)]
         if measure and loop and extended.decoder is not None:
             tasks = [
                 *(LoopTask(length, prompt=True) for length in prompts),
@@ -272,13 +277,14 @@ def tokens(
             if measure:
                 called = running if isinstance(running, Loop) else progress
                 plan = MeasuringPlan(store, how, visits, budget_s, until, called)
-                reports = _measured(sources, plan, suite)
+                shares = {"prompt": models[: len(where["prompt"])], "step": models[len(where["prompt"]) :]}
+                reports = _measured(shares, plan, suite)
             if isinstance(running, Loop):
                 running.finish(until)
         except KeyboardInterrupt as error:
             interrupted = error
         looped = running.report() if isinstance(running, Loop) else running
-    estimates = iter(_estimates([*sources["prompt"], *sources["step"]], store, how, measure=measure))
+    estimates = iter(_estimates(models, store, how, measure=measure))
     parts = [_part(side, {length: next(estimates) for length in where[name]}) for name, side in sides.items()]
     answers, still = (
         tuple(generation(*curves, prompt=length, new=new, batch=filled.batch) for length in prompts)
@@ -295,6 +301,11 @@ def tokens(
         parts[0], parts[1], answers, still, tuple(rates), filled.batch, looped, memory, how, reports,
         work_clock() - begun, interrupted,
     )  # fmt: skip
+
+
+def _keeps_lengths_open(how: Setup) -> bool:
+    """Return True if the loop of a decoder runs in this runtime: one session with open lengths, for all of them."""
+    return how.runtime.device == "cpu" and get(how.runtime.backend).offers(Backend.decoding)
 
 
 _CONTEXTS = (0, 512, 2048)
@@ -347,7 +358,7 @@ _NEAR = 16
 
 
 def _measured(
-    parts: Mapping[str, Sequence[ModelSource]], plan: MeasuringPlan, suite: str | os.PathLike[str] | None
+    parts: Mapping[str, Sequence[Model]], plan: MeasuringPlan, suite: str | os.PathLike[str] | None
 ) -> tuple[RunReport, ...]:
     """Measure the missing bricks of the prompt and of the step in separate runs.
 
@@ -357,8 +368,8 @@ def _measured(
     with ExitStack() as resources:
         folder = Path(suite or resources.enter_context(TemporaryDirectory(prefix="dlbricks-tokens-")))
         for number, (name, all_models) in enumerate(parts.items()):
-            estimates = estimates_here(all_models, plan.store, plan.how)
-            models = [source for source, entry in zip(all_models, estimates, strict=True) if not entry.complete]
+            estimates = _estimates(all_models, plan.store, plan.how, measure=True)
+            models = [model for model, entry in zip(all_models, estimates, strict=True) if not entry.complete]
             if not models:
                 continue
             left_s = plan.left_s(0.0)
@@ -369,9 +380,10 @@ def _measured(
     return tuple(reports)
 
 
-def _estimates(models: Sequence[ModelSource], store: Store, how: Setup, *, measure: bool) -> list[Estimate]:
+def _estimates(models: Sequence[Model], store: Store, how: Setup, *, measure: bool) -> list[Estimate]:
+    decomposed = [model for model in models if not isinstance(model, ModelSource)]
     if measure:
-        return estimates_here(models, store, how)
+        return [*estimate(decomposed, evidence_here(decomposed, store, how))]
     return estimates_in(store, models, how, cut_of(how))
 
 

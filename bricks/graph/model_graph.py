@@ -50,6 +50,7 @@ class ModelGraph:
         overridable: Constants that a caller may override. Runtimes do not fold or pack them, so they distinguish
             models.
         given: Digest of the user's own values of inputs; empty without any.
+        opened: A runtime keeps dynamic dimensions open; such a model is slower than one with fixed sizes.
     """
 
     layers: tuple[Layer, ...]
@@ -66,6 +67,7 @@ class ModelGraph:
     causal: frozenset[str] = frozenset()
     overridable: frozenset[str] = frozenset()
     given: str = ""
+    opened: bool = False
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph[int]:
@@ -129,6 +131,8 @@ class ModelGraph:
             description.append(["overridable", sorted(numbers[name] for name in self.overridable if name in numbers)])
         if self.given:
             description.append(["given", self.given])
+        if self.opened:
+            description.append("opened")
         return hashlib.sha256(json.dumps(description, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -212,6 +216,7 @@ def build_graph(
         causal_scores(source, inference.types, inference.constants),
         skeleton.overridable,
         skeleton.given,
+        skeleton.opened,
     )
 
 

@@ -588,6 +588,10 @@ class Backend(ABC):
         """
         raise self._lacks(Backend.executed_graph)
 
+    def sized_graphs(self, networks: Sequence[Network], settings: Settings) -> list[ExecutedGraph]:
+        """Return ``executed_graph`` of one model with inputs of several sizes; it may be loaded once for all."""
+        return [self.executed_graph(network, settings) for network in networks]
+
     def fused_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
         """Return the graph like ``executed_graph``, without stages; each node has the attribute ``MADE_OF``.
 

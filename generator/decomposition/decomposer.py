@@ -173,6 +173,8 @@ def decomposed(
     """Yield position and result of each model as it finishes; several processes have no limit of time."""
     if jobs == 1 or len(models) < 2:
         with Decomposer(cut, oracle=oracle) as decomposer:
+            if cut.graph == "runtime" and len(models) > 1:
+                decomposer.executed.ensure_sizes([*models.values()])
             for number, (position, source) in enumerate(models.items()):
                 left_s = until - work_clock()
                 with limited_to(left_s if number + 1 == len(models) else left_s / 2):  # one model is not all of them

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -255,6 +255,37 @@ class ExecutedGraphs(Workers[Place]):
             with self._asked(source, source.skeleton()):
                 pass
 
+    def ensure_sizes(self, sources: Sequence[ModelSource]) -> None:
+        """Put executed graphs of files with open dimensions into the cache folder: a file is loaded once for all sizes.
+
+        What is missing afterwards is asked for one by one, with its reason.
+        """
+        stack = self._stack()
+        missing = defaultdict[Path, list[tuple[ModelSource, str]]](list)
+        for source in sources:
+            if source.path is None or not source.opened:
+                continue
+            entry = self._entry(source, stack)
+            if entry is not None and kept(_KEPT, entry) is None:
+                missing[source.path].append((source, entry))
+        for alike in missing.values():
+            with suppress(DlbricksError):
+                self._ensure_sizes(alike)
+
+    def _ensure_sizes(self, alike: Sequence[tuple[ModelSource, str]]) -> None:
+        skeletons = [source.skeleton() for source, _ in alike]
+        if len(alike) < 2 or any(write_out(skeleton).rounds for skeleton in skeletons):
+            return  # what is written out by its course is another file at each length
+        with tempfile.TemporaryDirectory(prefix="dlbricks-executed-") as name:
+            files = [file_of(source.runnable(Path(name, entry))) for source, entry in alike]
+            answers = {entry: Path(name, f"{entry}-graphs") for _, entry in alike}
+            for answer in answers.values():
+                answer.mkdir()
+            timeout_s = len(files) * Timeouts.optimising(skeletons[0].weight_bytes)
+            self.at(self._place).extract(files, [*answers.values()], timeout_s=timeout_s)
+            for entry, answer in answers.items():
+                keep(_KEPT, entry, partial(_copy, answer))
+
     @contextmanager
     def _asked(self, source: ModelSource, skeleton: Skeleton) -> Iterator[tuple[Path, Stack]]:
         """Have a worker write the executed graph of a model, and keep it; yield the folder and the worker's stack."""
@@ -269,7 +300,7 @@ class ExecutedGraphs(Workers[Place]):
             worker = self.at(self._place)
             most_s = min(Timeouts.optimising(skeleton.weight_bytes), time_left_s())
             try:
-                worker.extract(file_of(runnable), answer, timeout_s=most_s)
+                worker.extract([file_of(runnable)], [answer], timeout_s=most_s)
             except WorkerTimeout:
                 require_time(_LOADING)
                 raise

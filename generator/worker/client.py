@@ -245,13 +245,15 @@ class Worker(_Ended):
         """Execute a skeleton once and return the types of some values; raises as ``load``."""
         return self.ask(messages.Types(file, tuple(names)), messages.Typed, timeout_s).types
 
-    def extract(self, file: messages.NetworkFile, folder: Path, *, timeout_s: float = Timeouts.load) -> None:
-        """Write the graph that the runtime executes.
+    def extract(
+        self, files: Sequence[messages.NetworkFile], folders: Sequence[Path], *, timeout_s: float = Timeouts.load
+    ) -> None:
+        """Write the graph that the runtime executes for a model, at several sizes of its inputs, to a folder each.
 
         ``executed.onnx`` contains the type of every value. ``stage<i>.onnx``, nearest to the source first, contain the
         types of inputs only. Raises as ``load``, and UsageError if the backend does not report the graph.
         """
-        self.ask(messages.Extract(file, str(folder)), messages.Done, timeout_s)
+        self.ask(messages.Extract((*files,), tuple(map(str, folders))), messages.Done, timeout_s)
 
     def profile(self, file: messages.NetworkFile, executions: int, *, timeout_s: float) -> KernelView:
         """Run a network under the runtime's profiler; raises as ``extract``."""

@@ -167,10 +167,10 @@ class Types(Request, frozen=True):
 
 
 class Extract(Request, frozen=True):
-    """Write the graph that the runtime executes for a model to a folder."""
+    """Write the graph that the runtime executes for a model, at each of some sizes of its inputs, to a folder each."""
 
-    file: NetworkFile
-    to: str
+    files: tuple[NetworkFile, ...]
+    to: tuple[str, ...]
 
 
 class Profile(Request, frozen=True):

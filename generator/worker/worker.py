@@ -415,9 +415,13 @@ class _WorkerState:
             backend.require(Backend.executed_graph)
         if self._settings.dtype != NATIVE:
             raise UsageError(f"the graph that is executed in {self._settings.dtype} has no bricks")
-        network = _model_network(request.file)
-        graph_of = backend.fused_graph if backend.graph == "fused" else backend.executed_graph
-        write_graph(graph_of(network, self._settings), network, Path(request.to))
+        networks = [_model_network(file) for file in request.files]
+        if backend.graph == "fused":
+            graphs = [backend.fused_graph(network, self._settings) for network in networks]
+        else:
+            graphs = backend.sized_graphs(networks, self._settings)
+        for executed, network, folder in zip(graphs, networks, request.to, strict=True):
+            write_graph(executed, network, Path(folder))
         return messages.Done()
 
     def _profile(self, request: messages.Profile) -> messages.Profiled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,8 +55,9 @@ def test_what_a_model_is_bound_to_is_part_of_it(tmp_path):
         fingerprint_of(path, batches=[2]),
         fingerprint_of(path, dims={"N": 2}),
         fingerprint_of(path, dims={"N": 3}),
+        fingerprint(replace(find_models([path])[0], opened=True)),
     ]
-    assert len({*found}) == 4
+    assert len({*found}) == 5
 
 
 def test_external_data_counts_by_its_size_and_time(tmp_path):

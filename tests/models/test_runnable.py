@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,16 @@ def test_overrides_suffice(tmp_path: Path) -> None:
     assert not out.exists()
     x = RNG.random((2, 5, 3), np.float32)
     np.testing.assert_allclose(execute(runnable, {"x": x}), (x @ WEIGHT).reshape(2, -1), rtol=1e-5)
+
+
+def test_a_file_with_open_lengths_is_loaded_as_it_is(tmp_path: Path) -> None:
+    model = network("", "seq", 3)  # the batch has no name that could be overridden
+    found = replace(source(tmp_path / "m.onnx", model, batches=[2], dims={"seq": 5}), opened=True)
+
+    runnable = found.runnable(tmp_path / "out")
+
+    assert runnable == Runnable(tmp_path / "m.onnx", False, (), (("x", "float", (2, 5, 3)),))
+    assert found.skeleton().opened
 
 
 def test_a_branch_that_is_never_taken_contradicts_nothing(tmp_path: Path) -> None:

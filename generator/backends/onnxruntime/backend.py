@@ -319,11 +319,18 @@ class OrtBackend(base.Backend):
 
     def executed_graph(self, network: Network, settings: base.Settings) -> base.ExecutedGraph:
         """Return the graph of a session like the one of ``prepare``, without packed weights (see ``Backend``)."""
+        return self.sized_graphs([network], settings)[0]
+
+    def sized_graphs(self, networks: Sequence[Network], settings: base.Settings) -> list[base.ExecutedGraph]:
+        """Return the graph of one session, if a file has open dimensions (see ``Backend``)."""
+        network = networks[0]
+        if any(other.path is None or other.path != network.path or other.overrides for other in networks[1:]):
+            return super().sized_graphs(networks, settings)
         settings = session.streaming(settings)
         make_options = partial(graph_options, network, settings)
         with session.WORDING.translating(spell=lambda text: own_names(network.structure().graph.node, text)):
-            return executed_nodes.executed_graph(
-                network, make_options, level=level(network, settings), providers=session.providers(settings)
+            return executed_nodes.executed_graphs(
+                networks, make_options, level=level(network, settings), providers=session.providers(settings)
             )
 
     def in_turn(self, options: Mapping[str, str]) -> bool:

@@ -1,8 +1,8 @@
 """The graphs that ONNX Runtime makes of a network, and the traces of its optimiser.
 
-``executed_graph`` returns the graph that a session executes: saved by the session, typed by one profiled run. The
+``executed_graphs`` returns the graph that a session executes: saved by the session, typed by profiled runs. The
 session writes its graph while it is created. Large initializers go to a side file that is a link to the null device, so
-that no weights reach the disk. The profile of one execution gives the type of every output: ONNX's shape inference does
+that no weights reach the disk. The profile of an execution gives the type of every output: ONNX's shape inference does
 not know the runtime's operators, and the saved graph has types for none of them.
 
 ``optimised_network`` returns a network as a session has optimised it, with its weights, to be run unchanged. A brick
@@ -45,7 +45,7 @@ from ....models.subgraphs import all_graphs, all_nodes, rename
 from ...network.network import Network, array_type
 from ..base import ExecutedGraph, OptimiserTraits, ValueType
 from ..reports import GENERATED, node_name
-from .session import KERNEL, Provider, created, save_graph, value_of
+from .session import KERNEL, Provider, created, runs, save_graph, value_of
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -194,13 +194,17 @@ _DTYPES = {"int4x2": "int4", "uint4x2": "uint4", "int2x4": "int2", "uint2x4": "u
 """Element types that the profile spells differently from ONNX."""
 
 
-def executed_graph(
-    network: Network, make_options: Callable[[], ort.SessionOptions], *, level: str, providers: Sequence[Provider]
-) -> ExecutedGraph:
-    """Create the session of a network and read its graph; run it once for the types.
+def executed_graphs(
+    networks: Sequence[Network],
+    make_options: Callable[[], ort.SessionOptions],
+    *,
+    level: str,
+    providers: Sequence[Provider],
+) -> list[ExecutedGraph]:
+    """Create the session of a network and read its graph; run it once for the types at each size of its inputs.
 
     Args:
-        network: The network to load.
+        networks: The network to load, with the inputs of each size.
         make_options: Makes the session's options, fresh ones with each call.
         level: The level of optimisation in these options.
         providers: Providers of the session.
@@ -211,6 +215,7 @@ def executed_graph(
     """
     import onnxruntime as ort
 
+    network = networks[0]
     named = replace(network, model=_named(network))
     with tempfile.TemporaryDirectory(prefix="dlbricks-graph-") as folder_name:
         folder = Path(folder_name)
@@ -219,22 +224,29 @@ def executed_graph(
         options.profile_file_prefix = str(folder / "profile")
         # The weights must outlive the session.
         session, _weights, model = _created(named, options, folder / "executed.onnx", providers)
-        binding = session.io_binding()
-        feeds = {name: value_of(array) for name, array in network.feeds.items()}
-        for name, value in feeds.items():
-            binding.bind_ortvalue_input(name, value)
-        for name in network.outputs:
-            binding.bind_output(name, "cpu")
-        session.run_with_iobinding(binding)
-        inputs = {name: array_type(array) for name, array in network.feeds.items()}
-        types = _types(model, inputs, json.loads(Path(session.end_profiling()).read_bytes()))
-        del binding, session
+        for sized in networks:
+            binding = session.io_binding()
+            feeds = {name: value_of(array) for name, array in sized.feeds.items()}
+            for name, value in feeds.items():
+                binding.bind_ortvalue_input(name, value)
+            for name in network.outputs:
+                binding.bind_output(name, "cpu")
+            session.run_with_iobinding(binding)
+            del binding
+        executions = runs(json.loads(Path(session.end_profiling()).read_bytes()))
+        del session
+        if len(executions) != len(networks):
+            raise BackendError("ONNX Runtime's profile has no execution")
+        types = [
+            _types(model, {name: array_type(array) for name, array in sized.feeds.items()}, events)
+            for sized, events in zip(networks, executions, strict=True)
+        ]
         stages = []
         if level in _LAYOUTS and _has_layouts(model):
             options = make_options()
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
             stages.append(_created(named, options, folder / f"{_BEFORE_LAYOUT}.onnx", providers)[2])
-    return ExecutedGraph(model, types, tuple(stages))
+    return [ExecutedGraph(deepcopy(model), sized, tuple(map(deepcopy, stages))) for sized in types]
 
 
 def _named(network: Network) -> onnx.ModelProto:

@@ -145,7 +145,7 @@ def test_a_precision_that_a_backend_has_not_is_refused_with_those_that_it_has(sm
 
 def test_a_worker_in_another_precision_reports_no_graph(small_models, tmp_path):
     with start(dtype="int8") as worker, pytest.raises(UsageError, match="int8"):
-        worker.extract(file(small_models[0].path, synthetic=False), tmp_path)
+        worker.extract([file(small_models[0].path, synthetic=False)], [tmp_path])
 
 
 @pytest.mark.sweep(1)

@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 from computing import settings
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.model_graph import ExecutedModel
+from dlbricks.bricks.graph.model_graph import ExecutedModel, build_graph
 from dlbricks.bricks.layer import LayerState
 from dlbricks.bricks.suite.brick import build_brick, load_brick
 from dlbricks.db.values import Runtime
@@ -167,6 +167,42 @@ def test_dynamic_dimensions_are_bound_and_weights_in_another_file_are_left_there
     assert set(tmp_path.iterdir()) == files
 
 
+SIZED = (
+    "(float[batch,1] x) => (float[batch,8] y) <int64[1] eight = {8}, int64 zero = {0}>"
+    "{s = Shape(x) n = Gather(s, zero) u = Unsqueeze(n, first) c = Concat<axis=0>(u, eight) y = Expand(x, c)}"
+)
+
+
+def test_a_file_with_open_lengths_is_loaded_once_for_all_sizes_and_computes_its_shapes(source, monkeypatch):
+    path = source(SIZED, {"first": np.zeros(1, np.int64)}).path
+    sources = [replace(found, opened=True) for found in find_models([path], batches=[2, 3])]
+    fixed = [layer.op_type for layer in executed_model(find_models([path], batches=[2])[0]).graph.layers]
+    asked: list[int] = []
+    extract = Worker.extract
+    monkeypatch.setattr(
+        Worker,
+        "extract",
+        lambda self, files, *rest, **kw: asked.append(len(files)) or extract(self, files, *rest, **kw),
+    )
+
+    with Decomposer(Cut(1, graph="runtime")) as decomposer:
+        decomposer.executed.ensure_sizes(sources)
+        found = [decomposer(one) for one in sources]
+
+    assert asked == [2]
+    assert [model.graph.types["y"].shape for model in found] == [(2, 8), (3, 8)]
+    for model in found:
+        assert [layer.op_type for layer in model.graph.layers] == ["Shape", "Gather", "Unsqueeze", "Concat", "Expand"]
+        assert len(model.sequences) == 5
+    assert fixed == ["Expand"]
+    assert len({model.own.key for model in found} | {decomposer_key(path, 2)}) == 3
+
+
+def decomposer_key(path, batch: int) -> str:
+    """The key of the same model with fixed sizes."""
+    return build_graph(find_models([path], batches=[batch])[0].skeleton()).key
+
+
 @pytest.mark.parametrize(
     ("level", "expected"),
     [
@@ -190,7 +226,7 @@ def test_executing_the_extracted_graph_gives_the_same_outputs(worker, source, tm
         " p = GlobalAveragePool(e) f = Flatten(p) g = MatMul(f, w3) y = Add(g, s)}",
         CONV | NORMALISED | {"w3": (16, 16)},
     ).path
-    worker.extract(file(path, synthetic=False), tmp_path)
+    worker.extract([file(path, synthetic=False)], [tmp_path])
     assert not any(is_weight(value) for value in onnx.load(tmp_path / EXECUTED).graph.input)
     assert len(stage_files(tmp_path)) == 1
 

@@ -105,7 +105,7 @@ def test_alone_a_unit_executes_as_in_the_model(executed, worker, tmp_path, name,
     for sequence in sequences:
         if sequence.key not in alone:
             (tmp_path / "brick.onnx").write_bytes(build_brick(found.source, sequence).model)
-            worker.extract(file(tmp_path / "brick.onnx"), tmp_path, timeout_s=60)
+            worker.extract([file(tmp_path / "brick.onnx")], [tmp_path], timeout_s=60)
             alone[sequence.key] = kinds(list(read_network(tmp_path / EXECUTED).graph.node))
         pairs = zip(found.graph.layers, found.origins, strict=True)
         inside = [layer.node for layer, origin in pairs if not origin.isdisjoint(sequence.layers)]
