@@ -37,6 +37,11 @@ def improve_command(source: ModelSource, threads: int | None, out: str = "") -> 
     return shlex.join(["dlbricks", "improve", *words])
 
 
+def report_command(source: ModelSource, threads: int | None) -> str:
+    """Return the shell command that measures a model and tries its remedies."""
+    return shlex.join(["dlbricks", "report", *model_words(source), "--threads", str(threads or 1)])
+
+
 def shell_steps(task: Task, *, database: bool = True) -> list[str]:
     """Return the commands of a task, in order.
 

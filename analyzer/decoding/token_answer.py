@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ...constructor.curve import Curve
 from ...constructor.token_latency import Rate, steps_of
+from ...constructor.token_parts import SHAPES, PartTime
 from ...tabular import Field
 from ..limits import Figure
 from ..report.answers.estimated import caveats
@@ -13,6 +14,7 @@ from ..report.answers.summary import measured_lines
 from ..report.tables import Answer
 from ..report.units import INTERRUPTED, counted, milliseconds, size
 from ..setups import notes_of
+from ..shell import report_command
 from .tokens import Part, Tokens
 
 _MOST_REASONS = 3
@@ -68,6 +70,7 @@ def _summary(result: Tokens) -> Iterator[str]:
     if decoder is not None:
         yield decoder.described()
     yield from _answers(result)
+    yield from _parts(result)
     yield from _memory(result)
     yield from _looped(result)
     for name, part in (("first token", result.prompt), ("each further token", result.step)):
@@ -78,6 +81,7 @@ def _summary(result: Tokens) -> Iterator[str]:
             yield f"  {_trust(part.curve)}"
         yield from _missing(part)
     yield from _beyond(result)
+    yield from _remedies(result)
     yield from caveats([*result.prompt.estimates.values(), *result.step.estimates.values()])
     yield from notes_of(result.setup)
     yield from measured_lines(result.measured, result.wall_s)
@@ -94,6 +98,29 @@ def _answers(result: Tokens) -> Iterator[str]:
             f"{milliseconds(row.token_ms)} ms per token; an answer of {row.new} takes "
             f"{milliseconds(row.total_ms or 0.0)} ms{at_once}"
         )
+
+
+def _parts(result: Tokens) -> Iterator[str]:
+    """Yield a line per context of a step: the parts of its time."""
+    for context, parts in result.step.parts.items():
+        if parts and any(rate.test.startswith("tg1 ") and rate.context == context for rate in result.rates):
+            yield f"a token behind {context} positions (ms): {', '.join(map(_part, parts))}"
+
+
+def _remedies(result: Tokens) -> Iterator[str]:
+    """Yield the command that tries settings and rewrites on a step, behind the longest known context."""
+    known = [length for length, parts in result.step.parts.items() if parts]
+    if known:
+        source = result.step.estimates[max(known)].model.source
+        command = report_command(source, result.setup.threads)
+        yield f"to try remedies for a token behind {max(known)} positions: {command}"
+
+
+def _part(part: PartTime) -> str:
+    text = f"{part.name} {milliseconds(part.ms)}"
+    if part.gb_per_s is not None:
+        return f"{text} ({size(part.weight_bytes)} at {part.gb_per_s:.3g} GB/s)"
+    return f"{text} ({counted(part.nodes, 'node')})" if part.name == SHAPES else text
 
 
 _MANY = 1000

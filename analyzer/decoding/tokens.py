@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from ...constructor.curve import Curve, Point
 from ...constructor.result import Estimate
 from ...constructor.token_latency import Generation, Rate, generation, lengths_between, rate, steps_of
+from ...constructor.token_parts import PartTime, token_parts
 from ...db import Store
 from ...errors import UsageError
 from ...generator.backends.base import Backend
@@ -52,9 +53,25 @@ class Part:
     curve: Curve
     undisturbed: Curve
 
+    @property
+    def parts(self) -> dict[int, tuple[PartTime, ...]]:
+        """Where the time goes, by length, of a file with prompt and step."""
+        decoder = self.side.decoder
+        if decoder is None:
+            return {}
+        caches = [entry.name for entry in decoder.caches]
+        return {length: token_parts(entry, caches, decoder.logits) for length, entry in self.estimates.items()}
+
     def record(self) -> Row:
         """Return the estimates as a JSON object."""
-        points = [{"length": length, **record_of(entry, _POINT)} for length, entry in self.estimates.items()]
+        parts = self.parts
+        points = [
+            {
+                "length": length, **record_of(entry, _POINT),
+                "parts": [asdict(part) | {"gb_per_s": part.gb_per_s} for part in parts.get(length, ())],
+            }
+            for length, entry in self.estimates.items()
+        ]  # fmt: skip
         left_out = [
             asdict(point) | {"length": point.length - self.side.seen, "error": point.error}
             for point in self.curve.left_out

@@ -89,6 +89,8 @@ def test_the_answer_has_tests_memory_and_what_the_inputs_were_taken_for(
 
     assert "pp8+tg4" in text
     assert "prompt of 8: first token after" in text
+    assert "a token behind 0 positions (ms): weights" in text
+    assert "to try remedies for a token behind 11 positions: dlbricks report" in text
     assert "tokens input_ids; positions position_ids; mask attention_mask; cache past_key_values.0.key" in text
     assert "the model's own loop took turns with the bricks" in text
     assert [test["test"] for test in record["tests"]] == [entry.test for entry in found.rates]
@@ -98,6 +100,9 @@ def test_the_answer_has_tests_memory_and_what_the_inputs_were_taken_for(
     }  # fmt: skip
     assert record["loop_reason"] is None
     assert [point["length"] for point in record["curves"]["step"]["points"]] == [0, 11]
+    point = record["curves"]["step"]["points"][0]
+    assert [part["name"] for part in point["parts"]] == ["weights", "head", "attention", "shapes", "others"]
+    assert sum(part["ms"] for part in point["parts"]) == pytest.approx(point["estimate_ms"], rel=0.2)  # plus a call
     assert render(answer, "markdown").startswith("| test | tokens/s")
     assert render(answer, "csv").splitlines()[0].startswith("prompt_model,step_model,batch,prompt,new,ttft_ms")
 
