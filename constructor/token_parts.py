@@ -1,12 +1,12 @@
-"""Where the time of one execution of a decoder goes: its weights, its cache, its head, and shapes that it computes.
+"""Parts of the time of a decoder's execution: weights, cache, head, and computed shapes.
 
 Every brick of an estimate belongs to one part:
 
 * *head*: the last product with weights before the logits;
 * *weights*: the other products with weights. A step reads them from memory once for each token;
-* *attention*: what reads the cache, or values made from it, up to the next product with weights. It grows with the
-  context;
-* *shapes*: what depends on sizes of values alone. A session with open lengths computes it in each execution;
+* *attention*: layers that read the cache, or values made from it, up to the next product with weights. It grows with
+  the context;
+* *shapes*: layers that depend on sizes of values alone. A session with open lengths computes it in each execution;
 * *others*: the rest.
 """
 

@@ -258,7 +258,7 @@ class ExecutedGraphs(Workers[Place]):
     def ensure_sizes(self, sources: Sequence[ModelSource]) -> None:
         """Put executed graphs of files with open dimensions into the cache folder: a file is loaded once for all sizes.
 
-        What is missing afterwards is asked for one by one, with its reason.
+        If the runtime refuses, each is asked for on its own, with the reason.
         """
         stack = self._stack()
         missing = defaultdict[Path, list[tuple[ModelSource, str]]](list)
