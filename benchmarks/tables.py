@@ -558,6 +558,15 @@ def _error(one: Result) -> str:
     return f"{percent(one['median'])} at the median of {one['count']}"
 
 
+def _reported(result: Result) -> str:
+    """Return how many files have a latency, and how good the estimates of these are."""
+    measured = [row for row in result["rows"] if "measured_ms" in row]
+    ratios = [row for row in measured if "ratio" in row]
+    holds = sum(row["ratio_ci95"][0] <= 1 <= row["ratio_ci95"][1] for row in ratios)
+    error = percent(statistics.median(abs(row["ratio"] - 1) for row in ratios))
+    return f"{len(measured)} latencies, {len(ratios)} estimates: {error} at the median, {holds} hold"
+
+
 def _agreement(result: Result) -> str:
     counts = {name: one["agreement"]["counts"] for name, one in result["frameworks"].items() if one.get("agreement")}
     return ", ".join(f"{name} {one['same']} of {sum(one.values())} bricks" for name, one in counts.items())
@@ -569,20 +578,14 @@ def _decomposed(result: Result) -> str:
     return f"{percent(whole / layers)} of {layers:,} layers in {files:,} files"
 
 
-def _unexplained(result: Result) -> str:
-    known = [row for row in result["models"] if (row["terms"].get("unexplained") or {}).get("ms") is not None]
-    shares = [abs(row["terms"]["unexplained"]["ms"]) / row["measured_ms"] for row in known]
-    return f"{percent(statistics.median(shares))} of the latency at the median of {len(shares)} models"
-
-
 _CHECKS: Sequence[tuple[str, str, str, Callable[[Result], str]]] = (
     ("tokens", "tokens.py", "time to first token, 4 decoders", lambda one: _error(one["errors"]["ttft"])),
     ("tokens", "tokens.py", "time per token, 4 decoders", lambda one: _error(one["errors"]["token"])),
     ("curves", "curves.py", "latency between measured sizes", lambda one: _error(one["summary"]["against_estimate"])),
-    ("attribution-g1-t1", "attribution.py", "unexplained part of `source` estimates", _unexplained),
     ("classes", "classes.py", "layers that can be decomposed", _decomposed),
     ("node-bricks", "node_bricks.py", "bricks of ONNX's node tests that keep their key",
      lambda one: f"{one['bricks'] - len(one['other_keys'])} of {one['bricks']}"),
+    ("reports", "reports.py", "`report` on 42 files out of packages", _reported),
     ("frameworks", "frameworks.py", "bricks that compute what ONNX Runtime computes", _agreement),
     ("fleet", "fleet.py", "measurements lost by 100 kills in a fleet",
      lambda one: f"{one['kills']['blocks_lost']} of {one['kills']['blocks_seen_before_kills']:,} blocks"),
