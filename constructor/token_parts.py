@@ -17,11 +17,10 @@ from dataclasses import dataclass
 
 from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import Layer, Role
+from ..bricks.operators import Kind, named
 from .result import Estimate
 
 HEAD, WEIGHTS, ATTENTION, SHAPES, OTHERS = "head", "weights", "attention", "shapes", "others"
-
-_SIZES = frozenset({"Shape", "Size"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def parts_of(graph: ModelGraph, caches: Collection[str], logits: str) -> Mapping
     for index in graph.live:
         layer = graph.layers[index]
         reads = [operand.value for operand in layer.operands if operand.role is Role.ACTIVATION]
-        if layer.op_type in _SIZES or (reads and sizes.issuperset(reads)):
+        if layer.op_type in named(Kind.MEASURE) or (reads and sizes.issuperset(reads)):
             homes[index] = SHAPES
             sizes.update(layer.outputs)
         elif _multiplies_weights(layer):
