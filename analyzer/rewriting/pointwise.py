@@ -76,10 +76,10 @@ def pointwise(values: Values, deadline: float) -> list[Rewrite]:
         if late(deadline):
             break
         value = graph.nodes[last].output[0]
+        if last in covered or not allowed(last) or not values.is_float(value) or values.is_constant(value):
+            continue
         if graph.nodes[last].op_type == "PRelu" and (halves := values.attempt(_halves, values, last)):
             rewrites.append(halves)
-            covered.add(last)
-        if last in covered or not allowed(last) or not values.is_float(value) or values.is_constant(value):
             continue
         regions = list(values.regions(value, allowed, most_nodes=_MOST_NODES))
         for region in sorted(regions, key=lambda region: -len(region.nodes)):
