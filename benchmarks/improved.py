@@ -31,12 +31,11 @@ def main() -> None:
     """Improve the models."""
     arguments = parser(__doc__)
     add_files(arguments)
-    arguments.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="value of a dynamic dimension")
     arguments.add_argument("--budget", type=float, default=30.0, metavar="SECONDS")
     options = arguments.parse_args()
     file = options.out / "improved.json"
     rows = {row["name"]: row for row in read(file, [])}
-    for name, dims, package in files(options, dims=",".join(options.dim)):
+    for name, dims, package in files(options):
         row = {**model(name, dims, options.budget), "package": package}
         rows[row["name"]] = row
         write(file, [rows[name] for name in sorted(rows)], text(row))
@@ -46,11 +45,12 @@ def add_files(arguments: argparse.ArgumentParser) -> None:
     """Add the arguments that name files."""
     arguments.add_argument("models", nargs="*", help="files, or names of the zoo")
     arguments.add_argument("--list", type=Path, metavar="FILES.tsv", help="files with dimensions, package and version")
+    arguments.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="value of a dynamic dimension")
 
 
-def files(options: argparse.Namespace, *, dims: str = "") -> list[tuple[str, dict[str, int], str]]:
+def files(options: argparse.Namespace) -> list[tuple[str, dict[str, int], str]]:
     """Return paths or names of the zoo, each with its dimensions and its package."""
-    lines = [[name, dims, "zoo"] for name in options.models]
+    lines = [[name, ",".join(options.dim), "zoo"] for name in options.models]
     if options.list:
         lines += [line.split("\t")[:3] for line in options.list.read_text().splitlines() if line.strip()]
     return [

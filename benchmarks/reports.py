@@ -37,13 +37,12 @@ def main() -> None:
     """Ask for the reports."""
     arguments = parser(__doc__)
     add_files(arguments)
-    arguments.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="value of a dynamic dimension")
     arguments.add_argument("--budget", type=float, default=60.0, metavar="SECONDS")
     options = arguments.parse_args()
     file = options.out / "reports.json"
     result = read(file, {"rows": []})
     rows = {row["name"]: row for row in result["rows"]}
-    for path, dims, package in files(options, dims=",".join(options.dim)):
+    for path, dims, package in files(options):
         facts, row = reported(path, dims, options.budget)
         row = {"name": Path(path).stem, "package": package, **row}
         rows[row["name"]] = row
