@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 MIB = 1 << 20
-SMALL, MIDDLE, LARGE = REUSE_LEVELS
+SMALL, MIDDLE, _, LARGE = REUSE_LEVELS
 HERE = Place()
 ON_GPU = Place(Runtime("onnxruntime", "cuda"))
 """Where a group has one model."""
@@ -139,9 +139,9 @@ def test_groups_keep_within_the_memory_unless_a_model_or_an_item_alone_does_not(
 def test_a_model_is_visited_beside_the_bricks_of_the_class_that_is_nearest_to_its_own():
     items = [brick("a", footprint=one) for one in REUSE_LEVELS]
 
-    for own, nearest in ((MIB, SMALL), (30 * MIB, MIDDLE), (100 * MIB, LARGE), (1 << 40, LARGE)):
+    for own, nearest in ((MIB, 8), (30 * MIB, 32), (60 * MIB, 64), (100 * MIB, 128), (1 << 40, 128)):
         (group,) = [one for one in grouped(items, [model("m", own)], {"m": {"a"}}, memory_bytes=1 << 40) if one.models]
-        assert {item.footprint for item in group.items} == {nearest}
+        assert {item.footprint for item in group.items} == {nearest * MIB}
 
 
 def test_bricks_of_iterations_are_visited_beside_their_model_and_never_decide_its_class():
