@@ -99,11 +99,16 @@ def has_calls(state: str) -> bool:
 
 
 def _peak(graph: ModelGraph, last: dict[str, int]) -> int:
-    """Return the peak bytes of live activations, in file order; ``last`` maps each to its last reader."""
+    """Return the peak bytes of live activations, in file order; ``last`` maps each to its last reader.
+
+    The memory of a model's inputs and outputs is its caller's: nothing else uses it.
+    """
+    callers = {*graph.inputs, *graph.outputs}
     alive = {value: kind.nbytes for value, kind in graph.inputs.items() if kind is not None and value in last}
     ending: dict[int, list[str]] = {}
     for value, reader in last.items():
-        ending.setdefault(reader, []).append(value)
+        if value not in callers:
+            ending.setdefault(reader, []).append(value)
     live_bytes = peak = sum(alive.values())
     for layer in graph.layers:
         if layer.state is not LayerState.LIVE:

@@ -16,9 +16,11 @@ SESSION_S = 10.0
 
 LOOP_NS = 20_000_000
 """A short network is repeated until a visit takes this long, so that disturbances meet it as often as a long one."""
-_WARM_NS = 40_000_000
-"""A shorter network is executed once before each visit. Other visits came in between, so that its data and code are
-cold in the caches. In plain repetition, or in a running model, they would not be cold."""
+_WARM_NS = 60_000_000
+_MOST_WARMUPS = 5
+"""A shorter network is executed before each visit, up to this often. Other visits came in between, so that its data and
+code are cold in the caches. In plain repetition, or in a running model, they would not be cold. A last-level cache
+takes over data that is read repeatedly only after several passes (docs/explanation/measuring.md)."""
 
 _MOST_VISITS = 96
 
@@ -44,14 +46,18 @@ def loops_of(run_ns: int, *, brief: bool = False) -> int:
 def warmups_of(run_ns: int, *, evicts: bool | None = None) -> int:
     """Return the number of warm-up executions before a visit.
 
-    Other visits came in between. What fits into the caches is executed once before, however long it takes: repeated, it
+    Other visits came in between. What fits into the caches is executed before, however long it takes: repeated, it
     finds its weights there.
 
     Args:
-        run_ns: Latest estimate of the duration of one execution.
+        run_ns: Latest estimate of the duration of one execution; 0: unknown.
         evicts: True for what evicts its own weights, so that it needs no warm-up; None: not known.
     """
-    return int(run_ns < _WARM_NS if evicts is None else not evicts)
+    if evicts:
+        return 0
+    if not run_ns:
+        return 1
+    return max(int(evicts is False), min(_MOST_WARMUPS, _WARM_NS // run_ns))
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ def test_a_footprint_is_all_weights_and_the_activations_that_live_at_once(tmp_pa
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),  # x and a: 2 x 4 KiB
         helper.make_node("Relu", ["a"], ["b"]),  # a and b
-        helper.make_node("Add", ["a", "b"], ["y"]),  # a, b and y: 12 KiB
+        helper.make_node("Add", ["a", "b"], ["y"]),  # a, b and y beside x: 16 KiB
     ]
     graph = helper.make_graph(
         nodes, "g", [value("x", TensorProto.FLOAT, [4, 256])], [value("y", TensorProto.FLOAT, [4, 256])], [weight]
@@ -28,7 +28,7 @@ def test_a_footprint_is_all_weights_and_the_activations_that_live_at_once(tmp_pa
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
     (source,) = find_models([path])
 
-    assert footprint(build_graph(source.skeleton())) == 256 * 256 * 4 + 3 * 4 * 256 * 4
+    assert footprint(build_graph(source.skeleton())) == 256 * 256 * 4 + 4 * 4 * 256 * 4
 
 
 def test_of_a_table_only_what_is_looked_up_counts(tmp_path):
@@ -117,3 +117,19 @@ def test_small_inputs_and_outputs_are_no_boundary(tmp_path, rows):
     found = variants(CACHE.format(rows=rows, more=rows + 1), tmp_path / "step.onnx")
 
     assert set().union(*found.values()) == set()  # 32 rows: each is small; 200: all together are
+
+
+def test_inputs_and_outputs_live_to_the_end(tmp_path):
+    value = helper.make_tensor_value_info
+    nodes = [helper.make_node("Relu", [before], [after]) for before, after in ("xa", "ab", "bc")]
+    shape = [256, 256]
+    of_chain = helper.make_graph(nodes, "g", [value("x", 1, shape)], [value("c", 1, shape)])
+    of_all = helper.make_graph(nodes, "g", [value("x", 1, shape)], [value(name, 1, shape) for name in "abc"])
+    peaks = []
+    for number, graph in enumerate((of_chain, of_all)):
+        path = tmp_path / f"{number}.onnx"
+        save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+        (source,) = find_models([path])
+        peaks.append(footprint(build_graph(source.skeleton())) / (256 * 256 * 4))
+
+    assert peaks == [3, 4]

@@ -166,8 +166,9 @@ def test_what_was_never_run_is_tried_once():
 
 
 def test_what_fits_into_the_caches_is_warmed_up_and_what_evicts_itself_is_not():
-    assert [warmups_of(run_ns) for run_ns in (1000, 39 * MS, 41 * MS)] == [1, 1, 0]
-    assert [warmups_of(41 * MS, evicts=False), warmups_of(1000, evicts=True)] == [1, 0]
+    assert [warmups_of(run_ns) for run_ns in (0, 1000, 25 * MS, 59 * MS, 61 * MS)] == [1, 5, 2, 1, 0]
+    assert [warmups_of(run_ns, evicts=False) for run_ns in (1000, 25 * MS, 61 * MS)] == [5, 2, 1]
+    assert [warmups_of(run_ns, evicts=True) for run_ns in (1000, 61 * MS)] == [0, 0]
 
 
 def test_a_process_begins_only_if_it_can_load_within_the_budget(clock):
