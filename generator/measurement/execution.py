@@ -22,7 +22,7 @@ from ...bricks.graph.boundary import BOUNDARY
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...bricks.suite.suite import Suite
 from ...db.queries import Filter
-from ...db.samples.statistics import BASELINE, MIN_SAMPLES
+from ...db.samples.statistics import BASELINE
 from ...db.store import Store
 from ...db.values import (
     GIVEN,
@@ -52,7 +52,7 @@ from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Workers, file_of
 from ..worker.messages import Place
 from . import selection
-from .pace import Pace, RunCosts
+from .pace import FEWEST_VISITS, Pace, RunCosts
 from .plan import MeasurementPlan, Membership, TaskMember, plan_groups
 from .recorder import Record, StoreRecorder
 from .scheduler import Scheduler
@@ -328,7 +328,7 @@ class _RunExecution:
         whole = plan.forecast_s(settings.visits, measurements)
         if settings.budget_s is None:
             return whole
-        return max(plan.forecast_s(min(settings.visits, MIN_SAMPLES), measurements), min(whole, settings.budget_s))
+        return max(plan.forecast_s(min(settings.visits, FEWEST_VISITS), measurements), min(whole, settings.budget_s))
 
     def measure(
         self, plan: MeasurementPlan, pace: Pace, sources: selection.Sources

@@ -24,6 +24,11 @@ takes over data that is read repeatedly only after several passes (docs/explanat
 
 _MOST_VISITS = 96
 
+FEWEST_VISITS = 3
+"""Visits that suffice once the total time is overrun: one has no interval, and networks of seconds need long."""
+_OVERRUN = 1.1
+"""Share of the total time in which the usual least of visits may still be completed."""
+
 _SOON_S = 1.0
 """Before the first visit, a forecast with less than this time left is ignored."""
 
@@ -69,7 +74,7 @@ class Pace:
         budget_s: Total time; None: unlimited.
         waiting: Number of sessions still to come.
         forecast_s: Forecast made before the run; None without one.
-        least: Visits that a session makes even without time left.
+        least: Visits that a session makes even without time left, until the total time is overrun.
         deadline: Time on the ``work_clock`` at which visiting ends, even after too few visits.
     """
 
@@ -117,6 +122,12 @@ class Pace:
         return min(remaining, max(0.0, self.budget_s - elapsed))
 
     @property
+    def suffices(self) -> int:
+        """Number of visits that make a measurement now."""
+        overrun = self.budget_s is not None and self.elapsed_s >= _OVERRUN * self.budget_s
+        return min(FEWEST_VISITS if overrun else MIN_SAMPLES, self.wanted)
+
+    @property
     def wanted(self) -> int:
         """Number of visits after which an item is done."""
         return self.visits if self.budget_s is None else _MOST_VISITS
@@ -153,6 +164,7 @@ class Pace:
         if self.budget_s is None:
             return done >= planned or work_clock() >= self.deadline
         fewest = max(self.least, math.ceil(planned * MIN_SAMPLES / max(self.wanted, 1)))
+        fewest = min(fewest, self.suffices)
         return done >= planned or (done >= fewest and self.elapsed_s >= self._until)
 
 

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from ...db.samples.statistics import MIN_SAMPLES
 from ...db.values import HOST, INNER, Block, Stop, Visit
 from ...errors import BackendError, WorkerError
 from ..device.host import state_of
@@ -33,6 +32,9 @@ _MEMBER_S = 0.5
 
 _LOADINGS = 8
 """How many times as long as the loading of its packs a session is at least: each loads them in another order."""
+
+_FRESH_NS = 10**9
+"""What takes longer needs no warm-up after loading: it was executed once, and touching its memory is a small share."""
 
 _AGAIN = 2
 """Most sessions discarded in a row: if the device is still held back, its load or its location is the cause."""
@@ -166,8 +168,9 @@ class Scheduler:
     def _finish(self, members: Iterable[TaskMember]) -> None:
         """Close the records of members with enough visits."""
         unique = {member.identity: member for member in members}.values()
-        least = min(MIN_SAMPLES, self._pace.wanted)
-        ready = [member for member in unique if self._of(member).open and self._of(member).visits >= least]
+        ready = [
+            member for member in unique if self._of(member).open and self._of(member).visits >= self._pace.suffices
+        ]
         whole = [member for member in ready if self._of(member).visits >= self._pace.visits]
         short = [member for member in ready if self._of(member).visits < self._pace.visits]
         for stop, closed in ((Stop.VISITS, whole), (Stop.BUDGET, short if self._pace.budget_s is not None else [])):
@@ -303,7 +306,7 @@ class Scheduler:
         warmups = 1 if task.cold else warmups_of(run_ns, evicts=task.evicts)
         if task.id in self._fresh:  # its memory was just written elsewhere, and its buffers were never used
             self._fresh.discard(task.id)
-            warmups += 1
+            warmups += run_ns < _FRESH_NS
         timeout_s = self._plan.timeout_s + 2 * (1 + warmups) * run_ns * loops / 1e9
         self._costs.visits += 1
         try:

@@ -43,6 +43,11 @@ def paced(clock: Clock, **options: object) -> Pace:
     return Pace(_begun=clock.now, **options)
 
 
+def ended(sessions: int) -> Pace:
+    """A pace of many sessions whose time is just spent."""
+    return Pace(24, budget_s=1e4, waiting=sessions, _begun=module.time.monotonic() - 1.01e4)
+
+
 def test_without_a_budget_there_are_as_many_visits_as_asked_for(clock):
     pace = paced(clock, visits=24)
     pace.allot()
@@ -90,8 +95,8 @@ def test_a_deadline_ends_visits_whatever_was_planned(clock):
 
 @given(st.integers(1, 96), st.integers(1, 8))
 def test_sessions_that_end_early_have_enough_samples_together(wanted, sessions):
-    """However short the time: what all sessions visit at least makes a measurement."""
-    pace = Pace(24, budget_s=1e-9, waiting=sessions)
+    """However late: what all sessions visit at least makes a measurement, while the total time is not overrun."""
+    pace = ended(sessions)
     planned = -(-pace.wanted // sessions)
 
     done = 0
@@ -106,7 +111,7 @@ def test_sessions_that_end_early_have_enough_samples_together(wanted, sessions):
 @pytest.mark.parametrize("sessions", [1, 2, 3])
 def test_the_first_process_alone_makes_a_measurement(sessions):
     """On a machine so busy that the time is up before another process begins, everything has been visited enough."""
-    pace, done = Pace(24, budget_s=1e-9), {True: 0, False: 0}
+    pace, done = ended(sessions), {True: 0, False: 0}
 
     for first in done:
         pace.expect(2, sessions, first=first)
@@ -115,6 +120,23 @@ def test_the_first_process_alone_makes_a_measurement(sessions):
             done[first] += next(count for count in range(25) if pace.enough(count, 24))
 
     assert done[True] >= MIN_SAMPLES > done[False] > 0
+
+
+def test_once_the_time_is_overrun_three_visits_are_a_measurement(clock):
+    pace = paced(clock, visits=24, budget_s=60.0)
+    pace.expect(1, 1, first=True)
+    pace.allot()
+
+    clock.now += 61.0
+    assert (pace.enough(3, pace.wanted), pace.enough(9, pace.wanted), pace.enough(10, pace.wanted)) == (
+        False,
+        False,
+        True,
+    )
+    assert pace.suffices == MIN_SAMPLES
+    clock.now += 6.0
+    assert (pace.enough(2, pace.wanted), pace.enough(3, pace.wanted)) == (False, True)
+    assert pace.suffices == 3
 
 
 @given(st.integers(1, 10**10))
