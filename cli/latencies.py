@@ -452,9 +452,8 @@ def history(
         from ..analyzer.history.confirm import confirm
 
         old, new = environments
-        cut = {name: options[name] for name in ("granularity", "connected")}
         with watched() as progress:
-            timeline = confirm(timeline, sources, old=old, new=new, progress=progress, **cut)
+            timeline = confirm(timeline, sources, old=old, new=new, progress=progress)
     crossed = any({"change", str(alarm.verdict).lower()} & {*fail_on} for alarm in timeline.alarms)
     answer(history_answer(timeline, runs=runs, most=most_rows()), complete=timeline.complete, crossed=crossed)
 

@@ -173,7 +173,6 @@ class Confirmation:
         levels: Means in the old and the new environment, from alternating visits.
         old: Versions of the runtime's packages in the old environment.
         new: Versions in the new one.
-        bricks: Contribution of each brick, measured alone with hot caches, the largest first; only if confirmed.
         reason: Reason of the result.
     """
 
@@ -181,12 +180,11 @@ class Confirmation:
     levels: Levels | None = None
     old: Mapping[str, str] | None = None
     new: Mapping[str, str] | None = None
-    bricks: tuple[BrickChange, ...] = ()
     reason: str | None = None
 
     def record(self) -> Row:
         """As a JSON object."""
-        return record_of(self, fields(f"standing {_LEVELS} old new bricks reason"))
+        return record_of(self, fields(f"standing {_LEVELS} old new reason"))
 
 
 class VersionChange(NamedTuple):

@@ -356,11 +356,11 @@ def _history_remarks(row: ModelHistory, report: History, most: int | None) -> li
             f"{counted(change.runs_before, 'run')} before, {change.runs_after} after"
         )
         lines.append(f"  {change.cause}: {change.reason}")
-        lines += indented([*_confirmation(change, most), *_to_blame(change, most)])
+        lines += indented([*_confirmation(change), *_to_blame(change, most)])
     return lines
 
 
-def _confirmation(change: Change, most: int | None) -> list[Line]:
+def _confirmation(change: Change) -> list[Line]:
     """Return the result of the repeated measurement in both environments."""
     confirmation = change.confirmation
     if confirmation is None:
@@ -371,18 +371,7 @@ def _confirmation(change: Change, most: int | None) -> list[Line]:
     versions = ", ".join(
         f"{name} {(confirmation.old or {}).get(name)} → {(confirmation.new or {}).get(name)}" for name in names
     )
-    lines: list[Line] = [
-        f"{confirmation.standing}: {confirmation.reason}",
-        f"{_moved(confirmation.levels)} ({versions})",
-    ]
-    if confirmation.bricks:
-        lines += _table_of(
-            confirmation.bricks,
-            confirmation.levels.after_ms - confirmation.levels.before_ms,
-            most,
-            "by themselves, hot, ",
-        )
-    return lines
+    return [f"{confirmation.standing}: {confirmation.reason}", f"{_moved(confirmation.levels)} ({versions})"]
 
 
 def _to_blame(change: Change, most: int | None) -> list[Line]:
@@ -391,15 +380,15 @@ def _to_blame(change: Change, most: int | None) -> list[Line]:
         return ["no brick is measured on both sides"]
     total = change.levels.after_ms - change.levels.before_ms
     shown = 0 if change.cause == "machine" and most is not None else most
-    return _table_of(change.bricks, total, shown, "", change.bricks_missing)
+    return _table_of(change.bricks, total, shown, change.bricks_missing)
 
 
-def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, how: str, missing: int = 0) -> list[Line]:
+def _table_of(bricks: Sequence[BrickChange], total: float, most: int | None, missing: int) -> list[Line]:
     """Write the part of a change that bricks explain, together and for each; together only if ``most`` is 0."""
     shown = bricks if most is None else bricks[:_TO_BLAME]
     whole = sum(brick.contribution_ms for brick in bricks)
     unknown = f"; {counted(missing, 'brick')} not on both sides" if missing else ""
-    together = f"{how}bricks together {milliseconds(whole)} of {milliseconds(total)} ms{unknown}"
+    together = f"bricks together {milliseconds(whole)} of {milliseconds(total)} ms{unknown}"
     if most == 0:
         return [together]
     rows = [

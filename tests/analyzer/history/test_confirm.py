@@ -7,7 +7,7 @@ import json
 
 import onnx
 import pytest
-from dlbricks.analyzer.comparison.gate import FEWEST, alternate
+from dlbricks.analyzer.comparison.gate import alternate
 from dlbricks.analyzer.history import confirm as confirming
 from dlbricks.analyzer.history.confirm import confirm
 from dlbricks.analyzer.history.history import History, ModelHistory, Standing, history
@@ -51,10 +51,10 @@ def alarmed(nights: Nights) -> History:
 
 
 @pytest.mark.slow
-def test_a_real_difference_is_confirmed_and_says_which_brick(nights, alarmed, pythons):
+def test_a_real_difference_is_confirmed(nights, alarmed, pythons):
     old, new = pythons("old"), pythons("new", SLOW)
 
-    found = confirm(alarmed, [nights.source], old=old, new=new, visits=36)
+    found = confirm(alarmed, [nights.source], old=old, new=new)
 
     (change,) = found.rows[0].changes
     made = change.confirmation
@@ -62,9 +62,6 @@ def test_a_real_difference_is_confirmed_and_says_which_brick(nights, alarmed, py
     seen = made.levels.difference
     assert seen.ratio > 1.5
     assert seen.ci95[0] < seen.ratio < seen.ci95[1]
-    assert {change.brick.key for change in made.bricks} == set(nights.bricks)
-    assert made.bricks[0].contribution_ms == max(change.contribution_ms for change in made.bricks)
-    assert {change.brick.key: change.brick.occurrences for change in made.bricks} == dict(nights.bricks)
     assert set(made.old) == set(made.new) == {"onnxruntime"}
     assert len(found.alarms) == 1
     assert "confirmed: " in render(history_answer(found))
@@ -82,7 +79,7 @@ def test_a_model_is_measured_along_the_given_course(nights, alarmed, pythons, tm
         return alternate(pair, *given, **settings)
 
     monkeypatch.setattr(confirming, "alternate", noted)
-    found = confirm(alarmed, [branched], old=pythons("old"), new=pythons("new"), visits=6)
+    found = confirm(alarmed, [branched], old=pythons("old"), new=pythons("new"))
 
     assert found.rows[0].changes[0].confirmation.levels.before_ms > 0
     for side in sides:
@@ -100,31 +97,6 @@ def test_an_environment_that_does_not_run_leaves_it_unclear(nights, alarmed, pyt
     (change,) = found.rows[0].changes
     assert change.confirmation.standing is Standing.UNCLEAR
     assert "no such runtime" in change.confirmation.reason
-    assert found.alarms == (change,)
-
-
-def test_what_is_confirmed_stays_so_where_no_brick_can_be_blamed(nights, alarmed, pythons, tmp_path):
-    """The new environment runs the model in all processes of the gate, and dies when it is started for the bricks."""
-    often = f"""
-from pathlib import Path
-starts = Path({str(tmp_path / "starts")!r})
-count = int(starts.read_text()) if starts.exists() else 0
-if count == {FEWEST}:
-    raise SystemExit("not again")
-starts.write_text(str(count + 1))
-"""
-
-    found = confirm(
-        alarmed, [nights.source], old=pythons("old"), new=pythons("new", often + SLOW), visits=36, processes=1
-    )
-
-    (change,) = found.rows[0].changes
-    made = change.confirmation
-    assert made.standing is Standing.CONFIRMED, made
-    assert made.levels.difference.ratio > 1.5
-    assert made.bricks == ()
-    assert "differs in the same way; which brick does is not known: " in made.reason
-    assert "not again" in made.reason
     assert found.alarms == (change,)
 
 
@@ -151,7 +123,7 @@ def test_the_command_takes_both(nights, alarmed, pythons, cli):
 
 
 def test_the_other_way_round_is_not_it(nights, alarmed, pythons):
-    found = confirm(alarmed, [nights.source], old=pythons("old", SLOW), new=pythons("new"), visits=36)
+    found = confirm(alarmed, [nights.source], old=pythons("old", SLOW), new=pythons("new"))
 
     (change,) = found.rows[0].changes
     assert change.confirmation.standing is Standing.REFUTED
