@@ -7,7 +7,8 @@ meets few visits, and by chance more of one side. Beside two busy loops at two t
 
 The interval is a jackknife over sessions (Efron 1982, "The jackknife, the bootstrap and other resampling plans"): these
 differ by more than their time blocks (``docs/results/sessions-runtime-g1-t1.json``), since each process places memory
-anew and each session orders the pack anew. Fewer than four sessions show too little, and time blocks stand for them.
+anew and each session orders the pack anew. Fewer than four sessions show too little, and time blocks stand for them; for a
+single block its visits do.
 """
 
 from __future__ import annotations
@@ -116,6 +117,8 @@ def ratio_spread(ours: Sequence[Array], theirs: Sequence[Array]) -> tuple[float,
     units = [*zip(ours, theirs, strict=True)]
     if len(units) < _SESSIONS:
         units = [block for pair in units for block in zip(*map(_blocks, pair), strict=True)]
+    if len(units) < 2:
+        units = [visit for pair in units for visit in zip(*(side[:, np.newaxis] for side in pair), strict=True)]
     count = len(units)
     if count < 2:
         return math.inf, 1

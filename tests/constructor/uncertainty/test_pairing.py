@@ -150,13 +150,23 @@ def test_without_visits_nothing_is_paired() -> None:
     assert together({}, [], (model, others)) is None
 
 
-def test_one_time_block_shows_nothing_of_how_sure_it_is() -> None:
-    brick = taken("a", np.full((1, 2), 1e6))
-    model = taken("model", np.full((1, 2), 1e6), subject=Subject.MODEL)
+def test_one_visit_shows_nothing_of_how_sure_it_is() -> None:
+    brick = taken("a", np.full((1, 1), 1e6))
+    model = taken("model", np.full((1, 1), 1e6), subject=Subject.MODEL)
 
     found = ratio({0: 1.0}, [brick], model)
 
     assert found.half == math.inf
+
+
+def test_the_visits_of_a_single_time_block_show_how_sure_it_is() -> None:
+    brick = taken("a", np.array([[1.0e6, 1.1e6, 1.2e6]]))
+    model = taken("model", np.array([[1.0e6, 1.0e6, 1.0e6]]), subject=Subject.MODEL)
+
+    found = ratio({0: 1.0}, [brick], model)
+
+    assert found.degrees == 2
+    assert found.half == pytest.approx(4.303 * 0.1 / math.sqrt(3) / 1.1, rel=0.05)
 
 
 def test_what_fusion_saves_may_come_from_another_run_and_widens_the_interval():
