@@ -7,8 +7,8 @@ meets few visits, and by chance more of one side. Beside two busy loops at two t
 
 The interval is a jackknife over sessions (Efron 1982, "The jackknife, the bootstrap and other resampling plans"): these
 differ by more than their time blocks (``docs/results/sessions-runtime-g1-t1.json``), since each process places memory
-anew and each session orders the pack anew. Fewer than four sessions show too little, and time blocks stand for them; for a
-single block its visits do.
+anew and each session orders the pack anew. Fewer than four sessions show too little, and time blocks stand for them,
+and visits for a single block.
 """
 
 from __future__ import annotations
