@@ -121,6 +121,6 @@ def _judged(alarm: Change, pair: TrialPair, plan: _Plan) -> Confirmation:
     if verdict is alarm.verdict:
         standing, reason = Standing.CONFIRMED, "alternating, the new environment differs in the same way"
     elif verdict is Relation.UNCLEAR:
-        standing, reason = Standing.UNCLEAR, "alternating visits do not decide it: give more visits"
+        standing, reason = Standing.UNCLEAR, "alternating visits do not decide it"
     old, new = (dict(stack.versions) for stack in trial.stacks)
     return Confirmation(standing, levels, old, new, reason=reason)

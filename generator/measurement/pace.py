@@ -17,15 +17,15 @@ SESSION_S = 10.0
 LOOP_NS = 20_000_000
 """A short network is repeated until a visit takes this long, so that disturbances meet it as often as a long one."""
 _WARM_NS = 60_000_000
+"""Time for executing a network before each visit. Other visits came in between, so that its data and code are cold in
+the caches. In plain repetition, or in a running model, they would not be cold."""
 _MOST_WARMUPS = 5
-"""A shorter network is executed before each visit, up to this often. Other visits came in between, so that its data and
-code are cold in the caches. In plain repetition, or in a running model, they would not be cold. A last-level cache
-takes over data that is read repeatedly only after several passes (docs/explanation/measuring.md)."""
+"""Most executions before a visit. A last-level cache may keep new data only after several."""
 
 _MOST_VISITS = 96
 
 FEWEST_VISITS = 3
-"""Visits that suffice once the total time is overrun: one has no interval, and networks of seconds need long."""
+"""Visits that suffice once the total time is overrun, the fewest with a usable interval."""
 _OVERRUN = 1.1
 """Share of the total time in which the usual least of visits may still be completed."""
 

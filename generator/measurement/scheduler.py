@@ -168,9 +168,8 @@ class Scheduler:
     def _finish(self, members: Iterable[TaskMember]) -> None:
         """Close the records of members with enough visits."""
         unique = {member.identity: member for member in members}.values()
-        ready = [
-            member for member in unique if self._of(member).open and self._of(member).visits >= self._pace.suffices
-        ]
+        least = self._pace.suffices
+        ready = [member for member in unique if self._of(member).open and self._of(member).visits >= least]
         whole = [member for member in ready if self._of(member).visits >= self._pace.visits]
         short = [member for member in ready if self._of(member).visits < self._pace.visits]
         for stop, closed in ((Stop.VISITS, whole), (Stop.BUDGET, short if self._pace.budget_s is not None else [])):
