@@ -77,7 +77,7 @@ def settled(how: Setup) -> Setup:
     backend, device, dtype = how.runtime.backend, how.runtime.device, how.dtype or NATIVE
     require_available(runtime, backend, device)
     effective = runtime.resolve(device, how.options)
-    graph = how.graph or runtime.graph_at(device, dtype)
+    graph = how.graph or runtime.graph_at(device, dtype, effective)
     cache = how.cache or ("model" if device == "cpu" and runtime.in_turn(effective) else "hot")
     threads = 1 if how.threads is None else how.threads or len(physical_cores())
     chosen = {

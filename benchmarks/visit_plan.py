@@ -37,6 +37,7 @@ class Stage:
         models: Measure the models, too; libraries of kernels run bricks alone.
         granularity: Most layers of a brick. Above 1, only fusions of a product, or attention above 3.
         threads: Threads of the processor, for a stage without the GPU; None: the visit's threads and device.
+        graph: Graph that the models are cut along: their own, or with strided views in their readers (``fused``).
     """
 
     name: str
@@ -50,6 +51,7 @@ class Stage:
     models: bool = True
     granularity: int = 1
     threads: int | None = None
+    graph: str = "source"
 
 
 def stages(batches: Sequence[int]) -> list[Stage]:
@@ -69,6 +71,7 @@ def stages(batches: Sequence[int]) -> list[Stage]:
         Stage("float16-channels_last-graph", "bricks", 50, "float16", options={**_LAST, **_GRAPH}),
         Stage("float32-benchmark-graph", "models", 40, options={"benchmark": "on", **_GRAPH}),
         Stage("fused-cudnn-float16", "bricks", 90, options={**_LAST, **_GRAPH}, granularity=3, **cudnn),
+        Stage("views-float16-graph", "bricks", 60, graph="fused", **half),
         Stage("fused-float16", "bricks", 60, granularity=3, **half, **alone),
         Stage("attention-cudnn-float16", "bricks", 30, options=_GRAPH, granularity=5, **cudnn),
         Stage("plans-cudnn-float16", "plans", 90, **cudnn),

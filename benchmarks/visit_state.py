@@ -23,8 +23,10 @@ from typing import Any, NoReturn
 
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db import Store, merge
+from dlbricks.db.values import Runtime
 from dlbricks.errors import BackendUnavailable, UsageError
 from dlbricks.generator.backends.registry import get
+from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.system import probe_system
 from dlbricks.models import ModelSource, find_models
@@ -288,7 +290,7 @@ class Visit:
     clock: Clock
     work: Path
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
-    _suites: dict[tuple[int | None, int, tuple[str, ...]], Suite] = field(default_factory=dict)
+    _suites: dict[tuple[int | None, int, str, tuple[str, ...]], Suite] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -318,15 +320,16 @@ class Visit:
         return [source for source in found if not names or source.name in names]
 
     def suite(self, stage: Stage, names: Collection[str] = ()) -> Suite:
-        """Their bricks; made anew in each visit, which takes a second for the whole zoo.
+        """Their bricks; made anew in each visit, which takes a second for the whole zoo, with views half a minute.
 
         Raises:
             UsageError: None of the models can be read.
         """
-        key = (stage.batch, stage.granularity, tuple(sorted(names)))
+        key = (stage.batch, stage.granularity, stage.graph, tuple(sorted(names)))
         if key not in self._suites:
             sources, cut = self.sources(stage.batch, names), stage.granularity
-            report = generate(sources, granularity=cut, overlap=cut > 1, out=self.work / f"suite-{len(self._suites)}")
+            along = Cut(cut, overlap=cut > 1, graph=stage.graph, runtime=Runtime.of("torch", options=_ANYWHERE))
+            report = generate(sources, settings=along, out=self.work / f"suite-{len(self._suites)}")
             if report.suite is None:
                 raise UsageError(f"no model can be read at batch {stage.batch or 'of its own'}: {report.rows[0].error}")
             suite = report.suite
@@ -353,6 +356,8 @@ class Visit:
             record.status, record.reason = "refused", reason
         return record
 
+
+_ANYWHERE = {"pinning": "off"}
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 

@@ -16,6 +16,7 @@ from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor import Estimate
 from dlbricks.db import Stack, Store, Subject, merge
 from dlbricks.db.samples.rates import STREAM_SIZES, ceiling_names, ceiling_work, gemm_sizes_on, rate_of
+from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.models import ModelSource, find_models
 from figures import number, percent, spread, table
@@ -107,7 +108,11 @@ def _rows(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, An
     if record.stage["kind"] == "models":
         yield from _measured(sources, store, threads=threads, cache=record.stage["cache"], **place)
         return
-    found = estimate(sources, store=store, granularity=1, threads=threads, cache=record.stage["cache"], **place)
+    graph = record.stage.get("graph", "source")
+    if graph != "source":
+        place |= {"backend": folder.settings["backend"], "device": folder.settings["device"]}
+    cut = Cut(1, graph=graph)
+    found = estimate(sources, store=store, settings=cut, threads=threads, cache=record.stage["cache"], **place)
     for row in found:
         figures = estimate_record(row, explained=False)
         yield {

@@ -120,7 +120,7 @@ def changed_layers(
     """
     sources = [replace(old, name="old"), replace(new, name="new")]
     runtime, threads = place.runtime, place.threads
-    graph = get(runtime.backend).graph_at(runtime.device, place.dtype)
+    graph = get(runtime.backend).graph_at(runtime.device, place.dtype, dict(runtime.options))
     cut = Cut(1, graph=graph, runtime=runtime, threads=threads)
     conditions = Conditions(threads, "model", place.dtype)
     pace = MeasurementSettings(runtime, conditions, budget_s=budget_s)

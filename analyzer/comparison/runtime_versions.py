@@ -342,7 +342,7 @@ def compare_versions(
         for place in places:
             workers.at(place)  # a version that cannot run here ends it now, and not brick by brick
     if graph is None:  # an executed graph is one version's, and another version may not run its bricks
-        best = get(base.backend).graph_at(places[0].runtime.device, dtype)
+        best = get(base.backend).graph_at(places[0].runtime.device, dtype, dict(places[0].runtime.options))
         graph = "source" if best == "source" else "fused"
     cut = Cut(granularity, connected=connected, graph=graph, runtime=places[0].runtime, threads=threads)
     until = work_clock() + budget_s

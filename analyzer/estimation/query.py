@@ -323,7 +323,10 @@ def chosen_stack(store: Store, query: Query, *, at_home: bool = False) -> Chosen
     if choices and not at_home:
         first = choices[0]
         return ChosenStack(first.stack, first.conditions.threads, why_not[first.stack_key, first.system_key])
-    return ChosenStack(get(query.backend or "onnxruntime").stack(query.device or "cpu", {}), query.threads or 1)
+    backend, device = get(query.backend or "onnxruntime"), query.device or "cpu"
+    if at_home and backend.probe().why_not(device):
+        device = "cpu"  # bricks for it are cut here all the same
+    return ChosenStack(backend.stack(device, {}), query.threads or 1)
 
 
 def _spelt(stack: Stack) -> str:

@@ -18,7 +18,7 @@ from ..graph.flow import common_opsets, flow_of, flow_over, is_empty
 from ..graph.footprint import with_reuse
 from ..graph.model_graph import ExecutedModel, ModelGraph
 from ..layer import Layer, LayerSequence, LayerState, Role
-from ..operators import DEQUANTIZE
+from ..operators import DEQUANTIZE, VIEWS, Trait, having
 from .sequences import make_sequence, spans
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # and no unit may wait for its own result, through single layers or through other units. As few units as possible are
 # cut for this.
 
+
+_AS_VIEWS = VIEWS | having(Trait.STRIDED)
 
 _OPSETS = "no opset has all of these operators as they are written"
 _WAITING = "a brick of them would wait for its own result through other layers"
@@ -124,14 +126,14 @@ def _without_copied(edges: list[tuple[int, int]], copied: Collection[int]) -> li
     """Return the dataflow with the inputs of copied layers read by their readers."""
     if not copied:
         return edges
-    readers: dict[int, list[int]] = {}
-    for maker, reader in edges:
+    readers: dict[int, set[int]] = {}  # those that hold the copies: readers of copied readers count as well
+    for maker, reader in sorted(edges, reverse=True):
         if maker in copied:
-            readers.setdefault(maker, []).append(reader)
+            readers.setdefault(maker, set()).update(readers.get(reader, ()), {reader} - {*copied})
     direct_edges = []
     for maker, reader in edges:
         if maker not in copied:
-            direct_edges += [(maker, reader), *((maker, further) for further in readers.get(reader, ()))]
+            direct_edges += [(maker, reader), *((maker, further) for further in sorted(readers.get(reader, ())))]
     return direct_edges
 
 
@@ -207,17 +209,21 @@ def fused_units(executed: ExecutedModel) -> UnitGroups:
 
 
 def copied_layers(executed: ExecutedModel) -> frozenset[int]:
-    """Return conversions of quantised values with several readers that the runtime copies for each reader.
+    """Return layers without an operator of their own that the runtime copies for each reader.
 
-    The runtime folds them into each reader or executes them for each: every reader's brick contains a copy.
+    It folds them into each reader or executes them for each: conversions of quantised values, and strided views.
+    Every reader's brick contains a copy.
     """
     source = executed.source
+    own = {max(origin) for origin in executed.origins if origin}
     return frozenset(
         index
         for index in executed.duplicated
-        if source.layers[index].op_type == DEQUANTIZE
+        if (
+            (source.layers[index].op_type == DEQUANTIZE and len(_readers(source, index)) > 1)
+            or (source.layers[index].op_type in _AS_VIEWS and index not in own)
+        )
         and source.layers[index].state is LayerState.LIVE
-        and len(_readers(source, index)) > 1
         and {*source.outputs}.isdisjoint(source.layers[index].outputs)
         and all(source.layers[reader].state is LayerState.LIVE for reader in _readers(source, index))
     )
@@ -252,9 +258,18 @@ def fused_sequences(
     sequences = []
     for begin, end in in_time(windows, "cutting sequences"):
         members = {index for unit in units[begin:end] for index in unit}
-        copies = tuple(index for index in sorted(copied - members) if members.intersection(_readers(graph, index)))
+        copies = _copies_for(graph, members, copied)
         sequences.append(make_sequence(graph, tuple(sorted({*members, *copies})), copies=copies, copied=copied))
     return with_reuse(graph, sequences)
+
+
+def _copies_for(graph: ModelGraph, members: Collection[int], copied: frozenset[int]) -> tuple[int, ...]:
+    """Return the copied layers, ascending, that layers of a sequence read from outside, directly or through others."""
+    holders = {*members}
+    for index in sorted(copied.difference(members), reverse=True):  # a reader comes before what it reads
+        if holders.intersection(_readers(graph, index)):
+            holders.add(index)
+    return tuple(sorted(holders.difference(members)))
 
 
 def _companions(executed: ExecutedModel) -> Iterator[set[int]]:

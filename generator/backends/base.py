@@ -577,7 +577,7 @@ class Backend(ABC):
             return "runtime"
         return "fused" if self.offers(Backend.fused_graph) else "source"
 
-    def graph_at(self, device: str, dtype: str) -> str:
+    def graph_at(self, device: str, dtype: str, options: Mapping[str, str]) -> str:
         """``graph`` where the executed graph has bricks: on the CPU, in the types of the model; else ``source``."""
         return self.graph if device == "cpu" and dtype == NATIVE else "source"
 

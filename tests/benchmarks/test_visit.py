@@ -41,7 +41,16 @@ def test_every_kind_of_stage_is_rehearsed_resumed_reported_and_merged(cli, here)
     """All of it on the CPU: agreement, latencies, plans, kernels; then a visit that has nothing left to measure."""
     pytest.importorskip("torch")
     names = ("stack", "tests", "agreement-cudnn", "float16-graph", "kernels-float16-graph", "plans-cudnn-float16")
-    more = ("--minutes", 5, "--stage", *names, "fused-float16", "attention-cudnn-float16", "float16-compiled")
+    more = (
+        "--minutes",
+        5,
+        "--stage",
+        *names,
+        "views-float16-graph",
+        "fused-float16",
+        "attention-cudnn-float16",
+        "float16-compiled",
+    )
     rehearse = ("--rehearse", "--backend", "torch")
 
     codes = [
@@ -64,6 +73,8 @@ def test_every_kind_of_stage_is_rehearsed_resumed_reported_and_merged(cli, here)
 
     assert call(here / "tables", "--report", "visits") == 0
     tables = json.loads((here / "tables/results.json").read_text())
+    views = next(stage for stage in tables["stages"] if stage["stage"] == "views-float16-graph")
+    assert all(row["sequential_ms"] > 0 and row["coverage"] == 1 for row in views["models"])
     stage = next(stage for stage in tables["stages"] if stage["stage"] == "float16-graph")
     model = next(row for row in stage["models"] if row["name"] == "convolutions")
     cli("db", "merge", "visits/measurements.db", "--db", "home.db")

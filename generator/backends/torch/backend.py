@@ -22,12 +22,25 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from ....db.values import NATIVE, KernelView
-from ....errors import BackendError, BackendUnavailable
+from ....errors import BackendError, BackendUnavailable, UsageError
 from ...device.device import Device, Run
 from ...device.host import open_device
 from ...machine.nvml import lacks_of_gpu
 from ...network.network import Network
-from ..base import LAYOUTS, TF32, Algorithm, Backend, Executable, Option, Settings, bind, differing, released
+from ..base import (
+    LAYOUTS,
+    TF32,
+    Algorithm,
+    Backend,
+    Executable,
+    ExecutedGraph,
+    OptimiserTraits,
+    Option,
+    Settings,
+    bind,
+    differing,
+    released,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +98,7 @@ class TorchBackend(Backend):
     module = "torch"
     distributions = ("torch",)
     install = "pip install torch"
+    optimiser = OptimiserTraits(by_threads=False)
 
     def declared(self, device: str) -> Sequence[Option]:
         """Return its options; some exist on a GPU only."""
@@ -181,6 +195,30 @@ class TorchBackend(Backend):
             return profiled(executable, executions)
         finally:
             executable.close()
+
+    def graph_at(self, device: str, dtype: str, options: Mapping[str, str]) -> str:
+        """``fused`` unless compiled: TorchInductor does not report what it fuses."""
+        effective = self.resolve(device, options)
+        return super().graph_at(device, dtype, options) if self.eager(effective) else "source"
+
+    def fused_graph(self, network: Network, settings: Settings) -> ExecutedGraph:
+        """Return the operators as written, with strided views in their readers (see ``Backend``).
+
+        Raises:
+            UsageError: It is compiled.
+        """
+        from .strided_views import eager_graph
+        from .torch_graph import FLOATS, meaning
+
+        if not self.eager(settings.options):
+            raise UsageError("TorchInductor does not report what it fuses", remedy="use --graph source")
+        channels_last = settings.options["layout"] == "channels_last"
+        try:
+            return eager_graph(
+                network, float_type=FLOATS[settings.dtype], device=settings.device, channels_last=channels_last
+            )
+        except Exception as error:  # PyTorch's exceptions share no base class
+            raise meaning(error) from error
 
     def eager(self, options: Mapping[str, str]) -> bool:
         """Unless compiled, operators are executed as they are written."""

@@ -56,6 +56,8 @@ _TYPES: dict[int, torch.dtype] = {
     TensorProto.UINT16: torch.uint16, TensorProto.UINT32: torch.uint32, TensorProto.UINT64: torch.uint64,
     TensorProto.COMPLEX64: torch.complex64, TensorProto.COMPLEX128: torch.complex128,
 }  # fmt: skip
+_ELEMENTS = {torch_type: number for number, torch_type in _TYPES.items()}
+"""ONNX's number of each type; types of 4 bits are carried in 8 and count as these, which come later."""
 _CARRIERS = {1: np.uint8, 2: np.int16}
 """Types of NumPy's own that carry the bytes of one of ml_dtypes', by size."""
 
@@ -74,6 +76,11 @@ def type_of(number: int, float_type: torch.dtype) -> torch.dtype:
     if torch_type is None:
         raise UnsupportedBrick(f"PyTorch has no tensors of {TensorProto.DataType.Name(number).lower()}")
     return float_type if torch_type is torch.float32 else torch_type
+
+
+def element_of(torch_type: torch.dtype) -> int:
+    """Return ONNX's number of a type of PyTorch."""
+    return _ELEMENTS[torch_type]
 
 
 def tensor_of(array: npt.NDArray[Any], float_type: torch.dtype, device: str) -> torch.Tensor:
@@ -225,7 +232,13 @@ class TorchNetwork:
     types: tuple[int, ...]
 
 
-def translated(network: Network, *, float_type: torch.dtype, device: str, channels_last: bool) -> TorchNetwork:
+Observer: TypeAlias = Callable[[onnx.NodeProto, Sequence[torch.Tensor | None], Sequence[torch.Tensor]], None]
+"""Called with each node of a network (not of bodies), its inputs and its results, right after its execution."""
+
+
+def translated(
+    network: Network, *, float_type: torch.dtype, device: str, channels_last: bool, observe: Observer | None = None
+) -> TorchNetwork:
     """Translate a network.
 
     Args:
@@ -233,6 +246,7 @@ def translated(network: Network, *, float_type: torch.dtype, device: str, channe
         float_type: Type that replaces float32.
         device: The device.
         channels_last: Store images and the weights of convolutions with channels last.
+        observe: Sees the nodes that are executed with an input of the network.
 
     Raises:
         UnsupportedBrick: An operator, an attribute or a type of it cannot be expressed; the message names it.
@@ -255,7 +269,7 @@ def translated(network: Network, *, float_type: torch.dtype, device: str, channe
             recorder.input(tensor)
             inputs.append(tensor)
         with recorder:
-            outputs = walk.run(model.graph, values, network.outputs)
+            outputs = walk.run(model.graph, values, network.outputs, observe)
     module = recorder.finish(outputs)
     types = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
     return TorchNetwork(module, tuple(inputs), tuple(types.get(name, 0) for name in network.outputs))
@@ -285,7 +299,11 @@ class _Translation:
         return tensor.to(memory_format=torch.channels_last) if name in self.images and tensor.ndim == 4 else tensor
 
     def run(
-        self, graph: onnx.GraphProto, values: dict[str, torch.Tensor | None], outputs: Sequence[str]
+        self,
+        graph: onnx.GraphProto,
+        values: dict[str, torch.Tensor | None],
+        outputs: Sequence[str],
+        observe: Observer | None = None,
     ) -> list[torch.Tensor]:
         """Return the values of the outputs; drop values after their last reader."""
         pending_reads = _readers(graph, outputs)
@@ -293,6 +311,8 @@ class _Translation:
             inputs = [values[name] if name else None for name in node.input]
             wanted_outputs = tuple(bool(name) and pending_reads.get(name, 0) > 0 for name in node.output)
             results = self._execute(node, inputs, wanted_outputs, values)
+            if observe is not None and not all(map(self.recorder.is_constant, results)):
+                observe(node, inputs, results)
             values.update(
                 (name, value) for name, value in zip(node.output, results, strict=False) if pending_reads.get(name)
             )
