@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..bricks.decomposition import Decomposition
-from ..bricks.graph.boundary import boundary_of, boundary_variants
+from ..bricks.graph.boundary import boundary_variants
 from ..bricks.graph.footprint import is_level, level_name, nearest_levels
 from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import Cutting, LayerSequence
@@ -229,19 +229,13 @@ def bricks_of(
 def at_boundary(
     graph: ModelGraph, parts: Sequence[LayerSequence], state: str, table: Table
 ) -> Iterator[tuple[tuple[str, tuple[int, ...]], Measurement]]:
-    """Yield key and layers of each sequence at the model's inputs and outputs, and the measurement for its position.
+    """Yield key and layers of each sequence whose inputs or outputs are cold, and the measurement for its position.
 
-    All bricks of a model with small inputs and outputs count as interior: the stored ones may be of another model.
+    The model decides which: a stored variant may be of another model.
     """
-    measured = {
-        (key, variant): measurement
-        for key, variants in boundary_variants(graph, parts).items()
-        for variant in variants
-        if (measurement := table.nearest(key, variant, state)) is not None
-    }
-    for part in parts if measured else ():
-        if (placed := measured.get((part.key, boundary_of(graph, part)))) is not None:
-            yield (part.key, part.layers), placed
+    for place, variant in boundary_variants(graph, parts).items():
+        if (placed := table.nearest(place[0], variant, state)) is not None:
+            yield place, placed
 
 
 def _repeated(

@@ -1,63 +1,101 @@
-"""Large inputs and outputs of a model: memory that no earlier layer of the model has touched.
+"""Variants of bricks whose large inputs or outputs lie in memory that is as cold as weights.
 
 A layer usually reads values that the previous layer just wrote, and writes to memory that another layer used. A model's
 inputs were written before the inference, and its outputs stay in memory, so neither is in the caches. An example is the
-cache of keys and values that a decoder reads and extends in every step. A brick with these values is measured as a
-separate variant.
+cache of keys and values that a decoder reads and extends in every step. The same holds for activations inside a model
+that were written, or whose memory was used, long ago (``activations``): what a Concat joins after many layers. A brick
+with these values is measured as a separate variant.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from typing import TypeAlias
 
 from ..layer import LayerSequence, TensorType
+from ..operators import VIEWS
+from .activations import LARGE_BYTES, far_bytes
+from .footprint import REUSE_LEVELS, footprint, own_level
 from .model_graph import ModelGraph
 
 GIVEN = "given"
-"""The variant of a brick with large inputs that are all inputs of the model."""
+"""The variant of a brick with large inputs that nothing has just written."""
 
 KEPT = "kept"
-"""The variant of a brick with large outputs that are all outputs of the model."""
+"""The variant of a brick with large outputs in memory that nothing has just used."""
 
 BOTH = "given-kept"
 """The variant of a brick with both."""
 
 BOUNDARY = (GIVEN, KEPT, BOTH)
 
-LARGE_BYTES = 64 << 10
-"""Smaller values are read from memory within a few microseconds."""
-
 _NOTICED_BYTES = 1 << 20
-"""Below this total of large inputs and outputs a core's caches hold most of them."""
+"""Below this total of large inputs and outputs of a model, a core's caches hold most of them."""
+
+_NS_PER_MAC, _NS_PER_BYTE, _MORE_NS_PER_FAR_BYTE = 0.025, 0.05, 0.1
+"""Typical of one core (docs/explanation/measuring.md): they decide only which variants are worth measuring."""
+
+Place: TypeAlias = tuple[str, tuple[int, ...]]
+"""Key and layers of a sequence."""
+
+_WORTH = 0.05
+"""Least share of a brick's time that far memory may add, for a variant inside a model."""
 
 
-def boundary_of(graph: ModelGraph, part: LayerSequence) -> str:
-    """Return the variant of ``BOUNDARY`` that a sequence is, judged by all its large inputs and outputs; else empty."""
-    inputs_given = _all_outside(graph, part.inputs, graph.inputs)
-    outputs_kept = _all_outside(graph, part.outputs, graph.outputs)
-    return (BOTH if inputs_given else KEPT) if outputs_kept else GIVEN if inputs_given else ""
+def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence]) -> Mapping[Place, str]:
+    """Return the variants of ``BOUNDARY`` that sequences are, by key and layers; others are warm at both ends.
 
-
-def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence]) -> Mapping[str, Collection[str]]:
-    """Return the boundary variants of a model's bricks, by key.
-
-    Empty for models with small inputs and outputs, which stay in the caches of a core.
+    More than half of the bytes of a sequence's large inputs, or outputs, decide. A model's own inputs and outputs do
+    not count if they are small, since a core's caches hold them; neither does a model that these caches hold whole.
     """
     outside = {*graph.inputs, *graph.outputs}
-    sizes = (_size(graph, value) for value in outside)
-    if sum(size for size in sizes if size >= LARGE_BYTES) < _NOTICED_BYTES:
+    total = sum(size for size in (_size(graph, value) for value in outside) if size >= LARGE_BYTES)
+    noticed = outside if total >= _NOTICED_BYTES else set[str]()
+    far = far_bytes(graph) if own_level(graph.control, footprint(graph)) in REUSE_LEVELS else {}
+    if not noticed and not far:
         return {}
-    variants_by_key: dict[str, set[str]] = defaultdict(set)
-    for part in parts:
-        if variant := boundary_of(graph, part):
-            variants_by_key[part.key].add(variant)
-    return variants_by_key
+    given, kept = noticed.intersection(graph.inputs), noticed.intersection(graph.outputs)
+    found = ((part, _variant(graph, part, given, kept, far)) for part in parts)
+    return {(part.key, part.layers): variant for part, variant in found if variant}
 
 
-def _all_outside(graph: ModelGraph, values: Iterable[str], outside: Collection[str]) -> bool:
-    large = [value for value in values if _size(graph, value) >= LARGE_BYTES]
-    return bool(large) and all(value in outside for value in large)
+def _variant(
+    graph: ModelGraph,
+    part: LayerSequence,
+    given: Collection[str],
+    kept: Collection[str],
+    far: Mapping[tuple[int, str], int],
+) -> str:
+    """Return the variant of a sequence; ``given`` and ``kept`` are the model's own inputs and outputs that count."""
+    inputs, outputs = (
+        {value: size for value in values if (size := _size(graph, value)) >= LARGE_BYTES}
+        for values in (part.inputs, part.outputs)
+    )
+    far_inputs = {value: _far(part, value, far) for value in inputs if value not in given}
+    far_outputs = {value: _far(part, value, far) for value in outputs if value not in kept}
+    moved = sum(far_inputs.values()) + sum(far_outputs.values())
+    if moved and not _is_worth(graph, part, moved, sum(inputs.values()) + sum(outputs.values())):
+        far_inputs, far_outputs = dict.fromkeys(far_inputs, 0), dict.fromkeys(far_outputs, 0)
+    cold_in = 2 * sum((inputs | far_inputs).values()) > sum(inputs.values())
+    cold_out = 2 * sum((outputs | far_outputs).values()) > sum(outputs.values())
+    return (BOTH if cold_in else KEPT) if cold_out else GIVEN if cold_in else ""
+
+
+def _far(part: LayerSequence, value: str, far: Mapping[tuple[int, str], int]) -> int:
+    """Return the far bytes of an activation for the first layer of a sequence that reads or writes it."""
+    return next((far[index, value] for index in part.layers if (index, value) in far), 0)
+
+
+def _is_worth(graph: ModelGraph, part: LayerSequence, moved: int, traffic: int) -> bool:
+    """Return True if far memory may add a noticeable share to a brick's time.
+
+    It adds none to a view, which would copy its input where that is an input of the network.
+    """
+    if all(graph.layers[index].op_type in VIEWS for index in part.layers):
+        return False
+    costs = [graph.layers[index].cost for index in part.layers]
+    macs = sum(cost.macs for cost in costs if cost is not None)
+    return moved * _MORE_NS_PER_FAR_BYTE >= _WORTH * (macs * _NS_PER_MAC + traffic * _NS_PER_BYTE)
 
 
 def _size(graph: ModelGraph, value: str) -> int:

@@ -266,11 +266,11 @@ def _any_distance(distances: Mapping[str, set[int]]) -> set[int]:
 
 
 def _boundary(models: Sequence[Decomposition]) -> dict[str, set[str]]:
-    """Return for each brick its additional variants at inputs and outputs of an executed graph."""
+    """Return for each brick its additional variants with cold inputs and outputs in an executed graph."""
     boundary: dict[str, set[str]] = {}
     for model in models:
-        for key, variants in boundary_variants(model.graph, model.sequences).items() if model.graph.salt else ():
-            boundary.setdefault(key, set()).update(variants)
+        for (key, _), variant in boundary_variants(model.graph, model.sequences).items() if model.graph.salt else ():
+            boundary.setdefault(key, set()).add(variant)
     return boundary
 
 

@@ -27,7 +27,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...bricks.canonical import ANY, versions_around
-from ...bricks.graph.boundary import BOTH, GIVEN, KEPT, LARGE_BYTES
+from ...bricks.graph.activations import LARGE_BYTES
+from ...bricks.graph.boundary import BOTH, GIVEN, KEPT
 from ...bricks.operators import Trait, having
 from ...errors import BackendError
 from ...models.skeleton import hide_future, hides_future

@@ -82,24 +82,24 @@ def graph_of(text: str, path) -> ModelGraph:
     return build_graph(source.skeleton())
 
 
-def variants(text: str, path) -> dict[str, set[str]]:
+def variants(text: str, path) -> dict[str, str]:
     graph = graph_of(text, path)
     parts = sequences(graph, 1)
     found = boundary_variants(graph, parts)
-    return {graph.layers[part.layers[0]].op_type: {*found.get(part.key, ())} for part in parts}
+    return {graph.layers[part.layers[0]].op_type: found.get((part.key, part.layers), "") for part in parts}
 
 
 def test_what_reads_or_writes_a_cache_stands_at_the_boundary_and_what_is_between_does_not(tmp_path):
-    found = variants(CACHE.format(rows=1024, more=1025), tmp_path / "step.onnx")
+    found = variants(CACHE.format(rows=400, more=401), tmp_path / "step.onnx")
 
-    assert found == {"Concat": {"given-kept"}, "Relu": set(), "Abs": set(), "Neg": {"kept"}}
+    assert found == {"Concat": "given-kept", "Relu": "", "Abs": "", "Neg": "kept"}
 
 
 def test_a_brick_that_reads_large_values_from_inside_as_well_is_none(tmp_path):
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[1024,512] x) => (float[1] y) { a = Relu(x) b = Add(a, x) y = ReduceMax<keepdims=0>(b) }"""
 
-    assert variants(text, tmp_path / "m.onnx") == {"Relu": {"given"}, "Add": set(), "ReduceMax": set()}
+    assert variants(text, tmp_path / "m.onnx") == {"Relu": "given", "Add": "", "ReduceMax": ""}
 
 
 @pytest.mark.parametrize("name", ["hot", "cold", "model", "5MiB", ""])
@@ -116,7 +116,7 @@ def test_nothing_has_the_smallest_class():
 def test_small_inputs_and_outputs_are_no_boundary(tmp_path, rows):
     found = variants(CACHE.format(rows=rows, more=rows + 1), tmp_path / "step.onnx")
 
-    assert set().union(*found.values()) == set()  # 32 rows: each is small; 200: all together are
+    assert not any(found.values())  # 32 rows: each is small; 200: all together are
 
 
 def test_inputs_and_outputs_live_to_the_end(tmp_path):

@@ -1,0 +1,94 @@
+"""Far activations: written long ago, or in memory that nothing has touched for as long."""
+
+from __future__ import annotations
+
+import onnx.parser
+import pytest
+from dlbricks.bricks.cutting.sequences import sequences
+from dlbricks.bricks.graph import activations
+from dlbricks.bricks.graph.activations import far_bytes
+from dlbricks.bricks.graph.boundary import boundary_variants
+from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
+from dlbricks.models.skeleton import Skeleton
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+MIB = 1 << 20
+VALUE = "float[1,16,256,256]"  # 4 MiB
+
+
+def graph_of(body: str, shape: str = VALUE, out: str = VALUE) -> ModelGraph:
+    text = f'<ir_version: 8, opset_import: ["": 18]> g ({shape} x) => ({out} y) {{{body}}}'
+    return build_graph(Skeleton(onnx.parser.parse_model(text)))
+
+
+def far_of(graph: ModelGraph) -> dict[tuple[str, str], int]:
+    """By the operator that reads or writes it, and the value: far MiB."""
+    return {(graph.layers[index].op_type, value): far // MIB for (index, value), far in far_bytes(graph).items()}
+
+
+def test_what_the_layer_before_has_written_is_near_and_a_skip_connection_is_not():
+    pool = "AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>"
+    graph = graph_of(f"a = Softmax(x) b = {pool}(a) c = {pool}(b) y = Concat<axis=1>(a, c)", out="float[1,32,256,256]")
+
+    found = far_of(graph)
+
+    assert found["Concat", "a"] == 4
+    assert ("Concat", "c") not in found
+    assert ("AveragePool", "a") not in found
+
+
+def test_memory_that_was_freed_last_is_near():
+    """Two buffers take turns: each result lies where the layer before the last has written."""
+    body = "a = Softmax(x) b = Softmax(a) c = Softmax(b) d = Softmax(c) e = Softmax(d) y = Softmax(e)"
+    small = "float[1,4,256,256]"  # 1 MiB
+
+    assert not {value for _, value in far_of(graph_of(body, small, small))} & {"c", "d", "e"}
+
+
+def test_an_operator_on_elements_writes_over_its_input_unless_another_reads_it():
+    alone = far_of(graph_of("a = Softmax(x) b = Relu(a) c = Softmax(b) y = Neg(c)"))
+    shared = far_of(graph_of("a = Softmax(x) b = Relu(a) c = Softmax(b) d = Add(c, a) y = Neg(d)"))
+
+    assert ("Relu", "b") not in alone
+    assert shared["Relu", "b"] == 4
+
+
+def test_a_view_is_the_memory_of_what_it_shows():
+    graph = graph_of("a = Softmax(x) s = Shape(a) b = Reshape(a, s) c = Softmax(b) d = Softmax(c) y = Add(a, d)")
+
+    assert far_of(graph)["Add", "a"] == 4
+    assert ("Reshape", "b") not in far_of(graph)
+
+
+@pytest.mark.parametrize(("operator", "variant"), [("Max", "given"), ("MatMul", "")])
+def test_a_variant_is_measured_only_where_moving_its_bytes_takes_a_share_of_the_time(operator, variant):
+    square = "float[1024,1024]"
+    graph = graph_of(
+        "a = Softmax(x) b = Softmax(a) c = Softmax(b) d = Softmax(c) e = Softmax(d)"
+        f" m = {operator}(a, b) y = Concat<axis=0>(m, e)",
+        square,
+        "float[2048,1024]",
+    )
+
+    found = boundary_variants(graph, sequences(graph, 1))
+
+    assert {graph.layers[index].op_type: kind for (_, (index,)), kind in found.items() if index == 5} == (
+        {operator: variant} if variant else {}
+    )
+
+
+@settings(max_examples=50)
+@given(data=st.data())
+def test_far_bytes_are_part_of_what_a_layer_reads_or_writes(draw_model, data):
+    graph = build_graph(Skeleton(draw_model(data)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(activations, "LARGE_BYTES", 1)
+        patch.setattr(activations, "_NEAR_BYTES", data.draw(st.integers(0, 256)))
+        found = far_bytes(graph)
+
+    for (index, value), far in found.items():
+        layer = graph.layers[index]
+        assert value in {*layer.outputs, *(operand.value for operand in layer.operands)}
+        assert value not in {*graph.inputs, *graph.outputs}
+        assert 0 < far <= graph.types[value].nbytes
