@@ -183,11 +183,11 @@ def _analysed(
     interrupted: KeyboardInterrupt | None = None
     for entry in estimates:
         truth = entry.truth.measurement
-        if truth is None or not entry.complete or interrupted is not None:
+        if truth is None or interrupted is not None:
             sections.append(Section(entry))
             continue
         try:
-            section, reasons = _analysed_model(entry, truth, plan, write, prove=prove)
+            section, reasons = _analysed_model(entry, truth, plan, write, prove=prove and entry.complete)
         except KeyboardInterrupt as error:
             interrupted, section, reasons = error, Section(entry), [f"{entry.name} was not analysed: interrupted"]
         sections.append(section)

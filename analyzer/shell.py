@@ -30,16 +30,17 @@ def shell_command(task: Task) -> str:
     return " && ".join(shell_steps(task))
 
 
-def improve_command(source: ModelSource, threads: int | None, out: str = "") -> str:
+def improve_command(source: ModelSource, threads: int | None, out: str = "", database: str | None = None) -> str:
     """Return the shell command that searches rewrites of a model; by default the new file has the model's name."""
     name = source.zoo or (source.name if source.path is None else source.path.stem)
     words = [*model_words(source), "-o", out or f"{name}-faster.onnx", "--threads", str(threads or 1)]
-    return shlex.join(["dlbricks", "improve", *words])
+    return shlex.join(["dlbricks", "improve", *words, *_words(_given([("--db", database)]))])
 
 
-def report_command(source: ModelSource, threads: int | None) -> str:
+def report_command(entry: Estimate, threads: int | None) -> str:
     """Return the shell command that measures a model and tries its remedies."""
-    return shlex.join(["dlbricks", "report", *model_words(source), "--threads", str(threads or 1)])
+    words = [*model_words(entry.model.source), "--threads", str(threads or 1)]
+    return shlex.join(["dlbricks", "report", *words, *_words(_given([("--db", _database_of(entry))]))])
 
 
 def shell_steps(task: Task, *, database: bool = True) -> list[str]:
@@ -138,10 +139,22 @@ def with_command(reason: str | None, entry: Estimate) -> str | None:
 
 def proof_command(entry: Estimate) -> str:
     """Return the command that tries every remedy of a model."""
-    source = entry.model.source
+    return shell_command(_proofs(entry))
+
+
+def search_command(entry: Estimate) -> str:
+    """Return the command that searches rewrites of an estimated model, and stores what it proves beside the rest."""
+    return improve_command(entry.model.source, entry.place.threads, database=_database_of(entry))
+
+
+def _proofs(entry: Estimate) -> Task:
     if entry.evidence is None:
-        return shell_command(Task(TaskKind.PROOFS, source))
-    return shell_command(entry.evidence.request.remedies.proofs(source))
+        return Task(TaskKind.PROOFS, entry.model.source)
+    return entry.evidence.request.remedies.proofs(entry.model.source)
+
+
+def _database_of(entry: Estimate) -> str | None:
+    return _proofs(entry).database
 
 
 def why_unbounded(entry: Estimate) -> str | None:

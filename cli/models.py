@@ -404,7 +404,7 @@ def open_stored(database: str, sources: Sequence[ModelSource]) -> Store:
 
     Raises:
         StoreError: It cannot be opened.
-        ModelError: It cannot be opened, and no model can be read either: that is the error to mend first.
+        ModelError: It cannot be opened, and a model is not there, or none can be read: the error to mend first.
     """
     from ..db import Store
     from ..errors import StoreError
@@ -417,10 +417,12 @@ def open_stored(database: str, sources: Sequence[ModelSource]) -> Store:
 
 
 def _require_readable(sources: Sequence[ModelSource]) -> None:
-    """Raise the error of the first model if none can be read."""
+    """Raise the error of a model that is not there, or of the first if none can be read."""
     from ..errors import DlbricksError
 
-    first: DlbricksError | None = None
+    first: DlbricksError | None = next((source.problem for source in sources if source.problem is not None), None)
+    if first is not None:
+        raise first
     for source in sources:
         try:
             source.skeleton()

@@ -111,8 +111,7 @@ def _remedies(result: Tokens) -> Iterator[str]:
     """Yield the command that tries settings and rewrites on a step, behind the longest known context."""
     known = [length for length, parts in result.step.parts.items() if parts]
     if known:
-        source = result.step.estimates[max(known)].model.source
-        command = report_command(source, result.setup.threads)
+        command = report_command(result.step.estimates[max(known)], result.setup.threads)
         yield f"to try remedies for a token behind {max(known)} positions: {command}"
 
 

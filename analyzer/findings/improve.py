@@ -309,7 +309,7 @@ def improve(
             path = _written(outcome.model, output)
     improvement = Improvement(
         source.name, path, outcome.proof, outcome.changes, outcome.unproven, result.rejected, result.untried,
-        _rest(source, output, budget_s, threads) if result.untried else "",
+        _rest(source, output, budget_s, threads, store) if result.untried else "",
         max((step.error for step in result.steps), default=0.0), result.noise, result.tolerance, result.dynamic,
         result.shapes, result.hostile, len(data), number, work_clock() - begun, result.proving_s,
         result.copies, copies_proof, interrupted,
@@ -337,10 +337,11 @@ def _written(model: Path, output: Path) -> Path:
     return output
 
 
-def _rest(source: ModelSource, output: Path | None, budget_s: float, threads: int) -> str:
+def _rest(source: ModelSource, output: Path | None, budget_s: float, threads: int, store: Store | None) -> str:
     """Return the command that tries the rest."""
     words = ["dlbricks", "improve", *model_words(source), *(["-o", str(output)] if output else [])]
     words += ["--budget", f"{_LONGER * budget_s:.0f}s", "--threads", str(threads)]
+    words += [] if store is None else ["--db", str(store.place)]
     return shlex.join(words)
 
 
@@ -567,9 +568,12 @@ def rewrite_findings(
 
     Raises:
         DlbricksError: As ``improve``.
+        KeyboardInterrupt: The proof was interrupted.
     """
     target = None if write is None else write / f"{_WORDS.sub('_', source.name)}-improved.onnx"
     improvement = improve(source, target, budget_s=budget_s, threads=threads, progress=progress)
+    if improvement.interrupted is not None:
+        raise improvement.interrupted
     return *_findings_of(improvement, source, latency_ms), improvement.complete
 
 

@@ -23,9 +23,6 @@ from .model_graph import ModelGraph
 LARGE_BYTES = 64 << 10
 """Smaller values are read from memory within a few microseconds."""
 
-_NEAR_BYTES = 2 << 20
-"""Memory is near if it was touched within the last so many bytes: the caches that a core has to itself."""
-
 
 @dataclass(slots=True)
 class _Arena:
@@ -36,8 +33,10 @@ class _Arena:
         freed: Offsets and sizes of freed buffers, the last one last.
         touched: Begin, end and time of what was touched lately; time counts bytes.
         clock: The present time.
+        near_bytes: Memory is near if it was touched within the last so many bytes.
     """
 
+    near_bytes: int
     held: dict[str, tuple[int, int]] = field(default_factory=dict)
     freed: list[tuple[int, int]] = field(default_factory=list)
     touched: deque[tuple[int, int, int]] = field(default_factory=deque)
@@ -70,7 +69,7 @@ class _Arena:
 
     def far(self, name: str) -> int:
         """Return how many bytes of a buffer were not touched lately."""
-        while self.touched and self.clock - self.touched[0][2] > _NEAR_BYTES:
+        while self.touched and self.clock - self.touched[0][2] > self.near_bytes:
             self.touched.popleft()
         offset, size = self.held[name]
         left = [(offset, offset + size)]
@@ -79,19 +78,20 @@ class _Arena:
         return sum(high - low for low, high in left)
 
 
-def far_bytes(graph: ModelGraph) -> Mapping[tuple[int, str], int]:
+def far_bytes(graph: ModelGraph, near_bytes: int) -> Mapping[tuple[int, str], int]:
     """Return for layers and the large activations that they read or write how many of their bytes are far.
 
     Inputs and outputs of the model are not among them: their memory is the caller's.
 
     Args:
         graph: The graph; its live layers are executed in their order.
+        near_bytes: Memory is near if it was touched within the last so many bytes.
 
     Returns:
         Bytes by layer index and value; values that are near as a whole are missing.
     """
     live = [layer for layer in graph.layers if layer.state is LayerState.LIVE]
-    arena = _Arena()
+    arena = _Arena(near_bytes)
     _execute(graph, live, arena)  # the inference before, which leaves its traces
     arena.held.clear()
     arena.freed.clear()

@@ -38,7 +38,10 @@ _NS_PER_MAC, _NS_PER_BYTE, _MORE_NS_PER_FAR_BYTE = 0.025, 0.05, 0.1
 Place: TypeAlias = tuple[str, tuple[int, ...]]
 """Key and layers of a sequence."""
 
-_WORTH = 0.05
+_CORE_BYTES = 2 << 20
+"""The caches that a core has to itself."""
+
+_WORTH = 0.1
 """Least share of a brick's time that far memory may add, for a variant inside a model."""
 
 
@@ -51,12 +54,22 @@ def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence]) -> Mapp
     outside = {*graph.inputs, *graph.outputs}
     total = sum(size for size in (_size(graph, value) for value in outside) if size >= LARGE_BYTES)
     noticed = outside if total >= _NOTICED_BYTES else set[str]()
-    far = far_bytes(graph) if own_level(graph.control, footprint(graph)) in REUSE_LEVELS else {}
+    level = own_level(graph.control, footprint(graph))
+    far = far_bytes(graph, _near(level)) if level in REUSE_LEVELS else {}
     if not noticed and not far:
         return {}
     given, kept = noticed.intersection(graph.inputs), noticed.intersection(graph.outputs)
     found = ((part, _variant(graph, part, given, kept, far)) for part in parts)
     return {(part.key, part.layers): variant for part, variant in found if variant}
+
+
+def _near(level: int) -> int:
+    """Return how many bytes ago memory must have been touched to be less cold than in a pack of a footprint class.
+
+    In packs of the largest class all comes from memory. The packs of smaller classes are in the last-level cache, where
+    it does not matter how long ago.
+    """
+    return REUSE_LEVELS[-2] if level == REUSE_LEVELS[-1] else _CORE_BYTES
 
 
 def _variant(

@@ -26,7 +26,7 @@ from ..encoding import element_number
 from ..graph.flow import common_opsets
 from ..graph.model_graph import ModelGraph, build_graph
 from ..layer import Cost, Layer, LayerSequence, LayerState, Operand, Role, TensorType
-from ..operators import Kind, operator_of
+from ..operators import MICROSOFT, Kind, operator_of
 from ..work import weights_read
 
 IR_VERSION = 10
@@ -308,7 +308,8 @@ class Carried:
     """Content of a model that its bricks carry.
 
     Attributes:
-        values: Elements of small constants that do not decide a shape; they are part of a brick's key.
+        values: Elements of small constants that do not decide a shape, and of lists in attributes of other domains
+            than ONNX's own, such as coefficients; they are part of a brick's key.
         texts: Texts in attributes, sorted: of other domains than ONNX's own, and of operators on texts.
     """
 
@@ -332,7 +333,22 @@ def carried_by(bricks: Iterable[Brick]) -> Carried:
                 # In ONNX's own domain other texts are names of modes.
                 if plain_domain(node.domain) or operator_of(node).kind is Kind.TEXT or node.op_type == "Constant":
                     texts.update(_texts(node))
+                values += _listed(node) if plain_domain(node.domain) else 0
     return Carried(values, tuple(sorted(texts)))
+
+
+def _listed(node: onnx.NodeProto) -> int:
+    """Return how many numbers the lists and tensors in an operator's attributes hold.
+
+    Integers of operators that the runtime defines are sizes, as those of ONNX's own.
+    """
+    has_sizes = plain_domain(node.domain).startswith(MICROSOFT)
+    return sum(
+        len(attribute.floats)
+        + (0 if has_sizes else len(attribute.ints))
+        + sum(count_elements(tensor.dims) for tensor in (attribute.t, *attribute.tensors) if tensor.data_type)
+        for attribute in node.attribute
+    )
 
 
 def _texts(node: onnx.NodeProto) -> Iterator[str]:

@@ -6,10 +6,13 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 from dlbricks.analyzer.findings.analyze import ALL_REMEDIES, analyze
+from dlbricks.analyzer.findings.improve import improve
 from dlbricks.analyzer.report.answers.findings import analyze_answer
 from dlbricks.analyzer.report.answers.summary import report_answer
 from dlbricks.analyzer.report.units import BUSY
@@ -79,6 +82,32 @@ def test_what_was_tried_stays_in_the_database(branches: Path, here: Path, monkey
     assert stored.findings == tried.findings
     assert tried.findings is not None
     assert untried.untried == ALL_REMEDIES
+
+
+GUARDED = """<ir_version: 8, opset_import: ["": 17]>
+g (float[256,64] x, bool c) => (float[256,64] y) {
+    a = MatMul(x, u) b = MatMul(a, v)
+    y = If(c) <then_branch = one () => (float[256,64] p) { p = Tanh(b) },
+               else_branch = two () => (float[256,64] q) { q = Erf(b) }>
+}"""
+
+
+@pytest.mark.slow
+def test_what_is_proven_of_a_model_with_layers_of_unknown_time_is_shown(here: Path) -> None:
+    model = onnx.parser.parse_model(GUARDED)
+    for name, shape in (("u", (64, 4096)), ("v", (4096, 64))):
+        weights = np.random.default_rng(0).standard_normal(shape, np.float32) / np.float32(64)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    onnx.save(model, here / "guarded.onnx")
+    (source,) = find_models([here / "guarded.onnx"])
+    with Store.open(here / "dlbricks.db") as store:
+        improved = improve(source, budget_s=30, settings=False, store=store)
+        (section,) = report([source], store=store, budget_s=5, prove=False).sections
+
+    assert improved.changes
+    assert not section.estimate.complete
+    assert section.findings is not None
+    assert any(finding.proof is not None for finding in section.findings)
 
 
 @pytest.mark.slow

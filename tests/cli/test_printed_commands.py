@@ -73,5 +73,6 @@ def test_what_a_report_left_untried_is_tried_by_the_commands_that_it_prints(cli,
 
     assert {"analyze", "improve"} <= commands.keys()
     for words in commands.values():
+        assert words[words.index("--db") + 1] == "other.db", words
         done = cli(*words, *(["--budget", "4s"] if words[0] == "improve" else ["--visits", "6", "--processes", "1"]))
         assert done.code == 0, (words, done.err)

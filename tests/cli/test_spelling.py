@@ -107,4 +107,5 @@ def test_a_misspelt_or_broken_model_is_told_before_a_missing_database(cli: Cli, 
 
     assert "no file, folder, pattern or zoo name" in cli(command, "nosuch.onnx").error
     assert "broken.onnx" in cli(command, "broken.onnx").error
+    assert "nosuch.onnx" in cli(command, "squeezenet", "nosuch.onnx").error
     assert "there is no database" in cli(command, "squeezenet").error

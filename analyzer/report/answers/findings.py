@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....tabular import Field, Row, fields, record_of
 from ...findings.finding import MANUAL
-from ...shell import shell_command
+from ...shell import proof_command, shell_command
 from ..tables import MOST, Answer
 from ..units import BUSY, counted, inferences, milliseconds, percent
 
@@ -162,6 +162,8 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
     for finding in row.tried:
         yield f"  {finding.kind}: {finding.title}; {finding.unproven or 'tried: saves too little to report'}"
     yield from (f"  not asked: {reason}" for reason in row.unasked)
+    if row.untried and row.findings:
+        yield f"  not tried: {', '.join(row.untried)}; run: {proof_command(row.estimate)}"
     yield from (f"  run: {shell_command(task)}" for task in row.remedies)
 
 

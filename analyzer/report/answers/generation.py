@@ -184,7 +184,7 @@ def generate_answer(report: GenerateReport) -> Answer:
 
 def _carried(carried: Carried) -> list[str]:
     """Return a line on the content of the models that leaves with the suite; nothing without any."""
-    parts = [counted(carried.values, "value") + " of small constants"] if carried.values else []
+    parts = [counted(carried.values, "value") + " of small constants and lists"] if carried.values else []
     if carried.texts:
         texts = ", ".join(map(repr, carried.texts[:_TEXTS]))
         rest = f", and {len(carried.texts) - _TEXTS} more" if len(carried.texts) > _TEXTS else ""

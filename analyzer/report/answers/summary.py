@@ -9,7 +9,7 @@ from ....models.source import file_bytes
 from ...findings.finding import LONGER, MANUAL
 from ...limits import Figure
 from ...setups import notes_of
-from ...shell import improve_command, proof_command
+from ...shell import proof_command, search_command
 from ..page.payload import headline
 from ..section import Section, layer_rows
 from ..shares import operator_times, profile_of
@@ -111,14 +111,13 @@ def _changes(section: Section) -> str:
 
 def _untried(section: Section) -> str:
     """Name the remedies that were not tried, and the command that tries them."""
-    source, threads = section.estimate.model.source, section.estimate.place.threads
     if section.findings is None:
         return f"every remedy; run: {proof_command(section.estimate)}"
     open_ones = [finding for _, finding in (*section.predicted, *section.at_most) if finding.unproven != MANUAL]
     waiting = [counted(len(open_ones), "finding")] if open_ones else []
     waiting += [name for name in section.untried if name != LONGER]
     parts = [f"{', '.join(waiting)}; run: {proof_command(section.estimate)}"] if waiting else []
-    improve = improve_command(source, threads)
+    improve = search_command(section.estimate)
     return "; ".join([*parts, f"{LONGER if LONGER in section.untried else 'rewrites of the file'}; run: {improve}"])
 
 

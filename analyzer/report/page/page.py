@@ -21,7 +21,7 @@ from ....tabular import Row
 from ....version import __version__
 from ...findings.analysed_model import cold_start_of
 from ...findings.finding import LONGER, Finding
-from ...shell import improve_command, proof_command, why_unbounded
+from ...shell import proof_command, search_command, why_unbounded
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
 from ..shares import OperatorTime, operator_times, profile_of
@@ -185,7 +185,7 @@ def _proving(section: Section) -> str:
     """Return the command that tries what was not tried."""
     entry = section.estimate
     if section.untried == (LONGER,):
-        return improve_command(entry.model.source, entry.place.threads)
+        return search_command(entry)
     return proof_command(entry)
 
 

@@ -89,7 +89,7 @@ def test_own_inputs_that_do_not_fit_are_wrong_usage(cli, slow: ModelSource, tmp_
 def test_a_printed_command_has_the_options_of_the_call(slow: ModelSource, tmp_path: Path):
     (source,) = find_models([slow.path], dims={"rows": 3}, data=[Path("own.npz")], values={"k": "1,2"})
 
-    command = _rest(source, Path("out.onnx"), 10.0, 2)
+    command = _rest(source, Path("out.onnx"), 10.0, 2, None)
 
     rest = "--value k=1,2 --data own.npz -o out.onnx --budget 40s --threads 2"
     assert command == f"dlbricks improve {slow.path} --dim rows=3 {rest}"
@@ -117,3 +117,11 @@ def test_rewrites_are_shown_as_unproven_when_their_proof_is_interrupted(slow: Mo
     assert found.unproven
     assert (found.path, found.changes) == (None, ())
     assert not (tmp_path / "faster.onnx").exists()
+
+
+def test_an_analysis_does_not_go_on_after_an_interrupted_proof(slow: ModelSource):
+    def interrupt(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rewrite_findings(slow, None, threads=1, budget_s=20, write=None, progress=interrupt)

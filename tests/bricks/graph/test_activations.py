@@ -24,7 +24,9 @@ def graph_of(body: str, shape: str = VALUE, out: str = VALUE) -> ModelGraph:
 
 def far_of(graph: ModelGraph) -> dict[tuple[str, str], int]:
     """By the operator that reads or writes it, and the value: far MiB."""
-    return {(graph.layers[index].op_type, value): far // MIB for (index, value), far in far_bytes(graph).items()}
+    return {
+        (graph.layers[index].op_type, value): far // MIB for (index, value), far in far_bytes(graph, 2 * MIB).items()
+    }
 
 
 def test_what_the_layer_before_has_written_is_near_and_a_skip_connection_is_not():
@@ -84,8 +86,7 @@ def test_far_bytes_are_part_of_what_a_layer_reads_or_writes(draw_model, data):
     graph = build_graph(Skeleton(draw_model(data)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(activations, "LARGE_BYTES", 1)
-        patch.setattr(activations, "_NEAR_BYTES", data.draw(st.integers(0, 256)))
-        found = far_bytes(graph)
+        found = far_bytes(graph, data.draw(st.integers(0, 256)))
 
     for (index, value), far in found.items():
         layer = graph.layers[index]

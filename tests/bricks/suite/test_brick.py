@@ -188,9 +188,11 @@ def test_what_a_brick_carries_of_its_model_is_counted(parse_graph: Parse) -> Non
     assert carried == Carried(4, ())
 
 
-def test_texts_of_other_domains_are_listed_and_names_of_tensors_do_not_leave() -> None:
+def test_texts_and_numbers_of_other_domains_are_told_and_names_of_tensors_do_not_leave() -> None:
     value = helper.make_tensor("a secret name", onnx.TensorProto.FLOAT, [1], [0.5])
-    node = helper.make_node("Own", ["x"], ["y"], domain="own", kind="a text", value=value, texts=["b", "c"])
+    node = helper.make_node(
+        "Own", ["x"], ["y"], domain="own", kind="a text", value=value, texts=["b", "c"], table=[0.5, 2.0]
+    )
     x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in "xy")
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
     graph = build_graph(Skeleton(helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets)))
@@ -198,7 +200,7 @@ def test_texts_of_other_domains_are_listed_and_names_of_tensors_do_not_leave() -
     (part,) = sequences(graph, 1)
     brick = build_brick(graph, part)
 
-    assert carried_by([brick]).texts == ("a text", "b", "c")
+    assert carried_by([brick]) == Carried(3, ("a text", "b", "c"))
     assert b"secret" not in brick.model
     assert load_brick(brick.model, expected=part.key).key == part.key
 
