@@ -67,7 +67,7 @@ HEAVY = {
     "onnx.reference", "sklearn",
 }  # fmt: skip
 # Modules about PyTorch are imported by the backend's functions alone.
-_TORCH = ("torch_graph.py", "profiled_kernels.py", "operators/")
+_TORCH = ("torch_graph.py", "profiled_kernels.py", "strided_views.py", "operators/")
 HEAVY_ALLOWED = tuple(f"generator/backends/torch/{name}" for name in _TORCH)
 
 
