@@ -16,6 +16,7 @@ from ...constructor.result import Estimate, SequenceLatency
 from ...db import Measurement, Store
 from ...errors import UsageError
 from ...models import ModelSource
+from ...models.denormals import denormal_weights
 from ...tabular import Row
 
 _HALF = 0.5
@@ -111,6 +112,16 @@ class AnalysedModel:
     def graph(self) -> ModelGraph:
         """The model's own graph."""
         return self.model.own
+
+    @cached_property
+    def denormal_layers(self) -> dict[int, int]:
+        """Layers of the model with weights that are denormal numbers, and how many, the most first."""
+        counts = denormal_weights(self.source)
+        numbers = {
+            layer.index: sum(counts.get(value, 0) for value in dict.fromkeys(one.value for one in layer.operands))
+            for layer in self.graph.layers
+        }
+        return dict(sorted(((index, n) for index, n in numbers.items() if n), key=lambda pair: -pair[1]))
 
     @property
     def latency_ms(self) -> float | None:

@@ -396,9 +396,10 @@ def _proven(
     findings, ideas, unasked = begun
     kinds = {finding.kind for finding in findings}
     rewrites, new = [] if known is None else known.improved, list[Finding]()
-    # If bricks do not explain the model, the likeliest cause is tried before all else.
+    # If bricks do not explain the model, or its file gives a reason, the likeliest cause is tried before all else.
     ideas = [idea for idea in ideas if idea.kind not in kinds]
-    first = [idea for idea in ideas if subject.estimate.far and idea.kind == runtime_settings.DENORMALS.name]
+    likely = subject.estimate.far or subject.denormal_layers
+    first = [idea for idea in ideas if likely and idea.kind == runtime_settings.DENORMALS.name]
     rest = [idea for idea in ideas if idea not in first]
     late, left = list[str](), ""
 

@@ -132,8 +132,9 @@ THREADS = Analysis("threads", frozenset({LATENCY}), ideas=_threads_ideas)
 
 # Denormal numbers, on which a processor takes many times as long.
 #
-# Bricks have none (docs/explanation/measuring.md), so that only a trial of the model tells what they cost. The remedy
-# is ONNX Runtime's option ``session.set_denormal_as_zero``.
+# Bricks have none (docs/explanation/measuring.md), so that only a trial of the model tells what they cost. It comes
+# first if the file has such weights, or if bricks do not explain the model: activations may become such numbers, too.
+# The remedy is ONNX Runtime's option ``session.set_denormal_as_zero``.
 
 
 _AS_ZERO = {"denormal_as_zero": "on"}
@@ -142,8 +143,13 @@ _REMEDY = Remedy("session_option", "Treat denormal numbers as zero.", _AS_ZERO, 
 
 def _denormals_ideas(subject: AnalysedModel) -> Iterable[Finding]:
     if _can_set(subject, "denormal_as_zero", "on"):
-        evidence = "a processor takes many times as long for them, and bricks have none"
-        yield Finding("denormals", "denormal numbers", _REMEDY, (evidence,))
+        evidence = ["a processor takes many times as long for them, and bricks have none"]
+        if held := subject.denormal_layers:
+            names = ", ".join(f"{subject.names([index])[0]} ({count:,})" for index, count in [*held.items()][:_SHOWN])
+            rest = f" and {len(held) - _SHOWN} more layers" if len(held) > _SHOWN else ""
+            evidence.append(f"weights that are denormal numbers: {names}{rest}")
+        layers = subject.names(held)
+        yield Finding("denormals", "denormal numbers", _REMEDY, tuple(evidence), layers)
 
 
 DENORMALS = Analysis("denormals", frozenset({LATENCY}), ideas=_denormals_ideas)

@@ -7,10 +7,12 @@ from dataclasses import replace
 import onnx
 import onnx.parser
 import pytest
+from dlbricks.analyzer.findings import analysed_model
 from dlbricks.analyzer.findings.analysed_model import cold_start_in, is_depthwise
 from dlbricks.analyzer.findings.analyses import runtime_settings, slow_kernels, trials
 from dlbricks.analyzer.findings.analyze import analyze
 from dlbricks.bricks.graph.model_graph import build_graph
+from dlbricks.bricks.layer import Role
 from dlbricks.db import Conditions
 
 
@@ -196,6 +198,20 @@ def test_denormals_are_tried(bench, subject_of):
 
     assert not list(runtime_settings.DENORMALS.run(subject))
     assert [one.remedy.settings for one in runtime_settings.DENORMALS.ideas(subject)] == [{"denormal_as_zero": "on"}]
+
+
+def test_weights_that_are_denormal_numbers_are_a_reason_to_try(bench, subject_of, monkeypatch):
+    bench.run(ms=3.0, bricks=bench.bricks(1.0))
+    subject = subject_of()
+    (layer, *_) = (layer for layer in subject.graph.layers if any(one.role is Role.WEIGHT for one in layer.operands))
+    weight = next(one.value for one in layer.operands if one.role is Role.WEIGHT)
+    monkeypatch.setattr(analysed_model, "denormal_weights", lambda _: {weight: 4000})
+
+    (idea,) = runtime_settings.DENORMALS.ideas(subject)
+
+    readers = [one.name for one in subject.graph.layers if weight in {operand.value for operand in one.operands}]
+    assert idea.layers == tuple(readers)
+    assert idea.evidence[-1] == f"weights that are denormal numbers: {', '.join(f'{name} (4,000)' for name in readers)}"
 
 
 def test_a_cold_start_is_stated_in_runs_of_the_steady_state(bench, subject_of):
