@@ -148,8 +148,7 @@ def _denormals_ideas(subject: AnalysedModel) -> Iterable[Finding]:
             names = ", ".join(f"{subject.names([index])[0]} ({count:,})" for index, count in [*held.items()][:_SHOWN])
             rest = f" and {len(held) - _SHOWN} more layers" if len(held) > _SHOWN else ""
             evidence.append(f"weights that are denormal numbers: {names}{rest}")
-        layers = subject.names(held)
-        yield Finding("denormals", "denormal numbers", _REMEDY, tuple(evidence), layers)
+        yield Finding("denormals", "denormal numbers", _REMEDY, tuple(evidence))
 
 
 DENORMALS = Analysis("denormals", frozenset({LATENCY}), ideas=_denormals_ideas)

@@ -210,7 +210,7 @@ def test_weights_that_are_denormal_numbers_are_a_reason_to_try(bench, subject_of
     (idea,) = runtime_settings.DENORMALS.ideas(subject)
 
     readers = [one.name for one in subject.graph.layers if weight in {operand.value for operand in one.operands}]
-    assert idea.layers == tuple(readers)
+    assert idea.layers == (), "the setting is of the whole model: a search that tries it finds the same"
     assert idea.evidence[-1] == f"weights that are denormal numbers: {', '.join(f'{name} (4,000)' for name in readers)}"
 
 
