@@ -79,13 +79,16 @@ def write(path: Path, graph: str) -> ModelSource:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("findings")
+    made = tmp_path_factory.mktemp("findings")
+    for name, graph in MODELS.items():
+        write(made / f"{name}.onnx", graph)
+    return made
 
 
 @pytest.fixture(scope="module")
 def store(folder: Path) -> Iterator[Store]:
     """The models and what is executed of them, measured."""
-    sources = [write(folder / f"{name}.onnx", graph) for name, graph in MODELS.items()]
+    sources = find_models([folder / f"{name}.onnx" for name in MODELS])
     suite = generate(sources, granularity=1, graph="runtime", out=folder / "suite").suite
     assert isinstance(suite, Suite)
     with Store.open(str(folder / "test.db")) as opened:
