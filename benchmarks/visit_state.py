@@ -320,7 +320,7 @@ class Visit:
         return [source for source in found if not names or source.name in names]
 
     def suite(self, stage: Stage, names: Collection[str] = ()) -> Suite:
-        """Their bricks; made anew in each visit, which takes a second for the whole zoo, with views half a minute.
+        """Their bricks; made anew in each visit, a second for the whole zoo; with views each model runs once.
 
         Raises:
             UsageError: None of the models can be read.

@@ -1,4 +1,4 @@
-"""Denormal numbers among the weights of a model: a processor takes up to a hundred times as long for each product.
+"""Denormal numbers among the weights of a model: a processor takes many times as long for each product.
 
 Channels that training has switched off decay to such numbers (below 1.2e-38). Bricks have ordinary weights.
 """
@@ -25,7 +25,7 @@ _AT_ONCE = 1 << 22
 def denormal_weights(source: ModelSource) -> dict[str, int]:
     """Count the denormal numbers of each float32 weight of a model's file.
 
-    Takes the time of reading the weights: about a second per gigabyte.
+    Reads all weights: 440 and 500 MB took 1.0 to 1.9 s on a core of a Xeon.
 
     Returns:
         Weights with any, by name; none for a model of the zoo, whose weights are made up.

@@ -398,8 +398,8 @@ def _proven(
     rewrites, new = [] if known is None else known.improved, list[Finding]()
     # If bricks do not explain the model, or its file gives a reason, the likeliest cause is tried before all else.
     ideas = [idea for idea in ideas if idea.kind not in kinds]
-    likely = subject.estimate.far or subject.denormal_layers
-    first = [idea for idea in ideas if likely and idea.kind == runtime_settings.DENORMALS.name]
+    trials = [idea for idea in ideas if idea.kind == runtime_settings.DENORMALS.name]
+    first = trials if trials and (subject.estimate.far or subject.denormal_layers) else []
     rest = [idea for idea in ideas if idea not in first]
     late, left = list[str](), ""
 

@@ -33,7 +33,7 @@ _NOTICED_BYTES = 1 << 20
 """Below this total of large inputs and outputs of a model, a core's caches hold most of them."""
 
 _NS_PER_MAC, _NS_PER_BYTE, _MORE_NS_PER_FAR_BYTE = 0.025, 0.05, 0.1
-"""Typical of one core (docs/explanation/measuring.md): they decide only which variants are worth measuring."""
+"""Assumed rates of one core: they decide only which variants are measured, and enter no estimate."""
 
 Place: TypeAlias = tuple[str, tuple[int, ...]]
 """Key and layers of a sequence."""
