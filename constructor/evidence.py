@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..bricks.decomposition import Decomposition
-from ..bricks.graph.boundary import boundary_variants
+from ..bricks.graph.boundary import WARM_BYTES, boundary_variants
 from ..bricks.graph.footprint import is_level, level_name, nearest_levels
 from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import Cutting, LayerSequence
@@ -136,6 +136,7 @@ class Table:
         rivals: Competing measurements of all stacks and cache states, by key.
         failures: Failures of the combination's own stack.
         eager: Keys of stacks without fusion.
+        warm_bytes: What the caches of the machine hold, as its latest run measured it.
     """
 
     def __init__(
@@ -144,7 +145,9 @@ class Table:
         rivals: Mapping[str, Sequence[Measurement]],
         failures: Iterable[Failure],
         eager: Collection[str],
+        warm_bytes: int = WARM_BYTES,
     ) -> None:
+        self.warm_bytes = warm_bytes
         self._own: defaultdict[tuple[str, str], dict[str, Measurement]] = defaultdict(dict)
         for measurement in measurements:
             self._own[measurement.key, measurement.variant][measurement.conditions.cache] = measurement
@@ -233,7 +236,7 @@ def at_boundary(
 
     The model decides which: a stored variant may be of another model.
     """
-    for place, variant in boundary_variants(graph, parts).items():
+    for place, variant in boundary_variants(graph, parts, table.warm_bytes).items():
         if (placed := table.nearest(place[0], variant, state)) is not None:
             yield place, placed
 

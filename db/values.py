@@ -468,6 +468,9 @@ LABEL = "label"
 SIZES, GIVEN = "dims", "given"
 """Options of a run with the sizes of its models' dimensions, and digests of the values given for their inputs."""
 
+WARM = "warm_bytes"
+"""Option of a run with the bytes that the machine's caches hold from one use to the next."""
+
 MODELS = "models"
 """Name under which a run stores the names of its models, by key."""
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...bricks.cutting.fused import fused_sequences
 from ...bricks.decomposition import Decomposition, Failed
-from ...bricks.graph.boundary import BOUNDARY
+from ...bricks.graph.boundary import BOUNDARY, WARM_BYTES
 from ...bricks.graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, is_level, level_name, nearest_levels
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...constructor.choice import COLD, MODEL, Choice, Query, in_parallel, narrows
@@ -23,9 +23,9 @@ from ...constructor.measurements import BrickMeasurements
 from ...constructor.roofline import Ceilings, ceilings_of, networks_of
 from ...constructor.uncertainty.interval import Uncertainty
 from ...constructor.uncertainty.pairing import FUSION
-from ...db import Conditions, Failure, Measurement, Stack, Store, Subject
+from ...db import Conditions, Failure, Measurement, Run, Stack, Store, Subject
 from ...db.queries import Filter
-from ...db.values import HOST, INNER, NATIVE, PARTS, PROFILED_CACHE
+from ...db.values import HOST, INNER, NATIVE, PARTS, PROFILED_CACHE, WARM
 from ...errors import DlbricksError
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import readable
@@ -144,13 +144,13 @@ def evidence_under(  # noqa: PLR0917
         threads=choice.conditions.threads, dtype=choice.conditions.dtype, variant=None, cache=_caches(states),
         without=_apart_from(choice, stacks), parts=_NO_LATENCIES, apart=eager, reach=REACH, most=MOST_RIVALS,
     )  # fmt: skip
-    table = Table(of[Subject.BRICK], rivals, failures, eager)
+    runs = {run.id: run for run in store.runs()}
+    table = Table(of[Subject.BRICK], rivals, failures, eager, _warm_bytes(of[Subject.BRICK], runs))
     brick_measurements = {
         (model.own.key, state): measured
         for model in models
         for state, measured in bricks_of(model, executed[model.own.key], choice, table).items()
     }
-    runs = {run.id: run for run in store.runs()}
     started = {id_: run.started for id_, run in runs.items()}
     states_of_models = {COLD} if choice.conditions.cache == COLD else {"hot", MODEL}
     whole: defaultdict[str, list[Measurement]] = defaultdict(list)
@@ -269,6 +269,15 @@ def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> 
 
 
 # Executed graphs of the models.
+
+
+def _warm_bytes(bricks: Iterable[Measurement], runs: Mapping[str, Run]) -> int:
+    """Return what the caches of the bricks' machine hold, as their latest run found it."""
+    noted = {
+        runs[brick.run].started: runs[brick.run].options.get(WARM) for brick in bricks if brick.variant in BOUNDARY
+    }
+    latest = [warm for _, warm in sorted(noted.items()) if isinstance(warm, int)]
+    return latest[-1] if latest else WARM_BYTES
 
 
 def _executed_graphs(models: Sequence[Decomposition], store: Store, choice: Choice | None) -> dict[str, Interventions]:

@@ -38,6 +38,9 @@ _NS_PER_MAC, _NS_PER_BYTE, _MORE_NS_PER_FAR_BYTE = 0.025, 0.05, 0.1
 Place: TypeAlias = tuple[str, tuple[int, ...]]
 """Key and layers of a sequence."""
 
+WARM_BYTES = 64 << 20
+"""What caches hold where nobody measured it."""
+
 _CORE_BYTES = 2 << 20
 """The caches that a core has to itself."""
 
@@ -45,17 +48,24 @@ _WORTH = 0.1
 """Least share of a brick's time that far memory may add, for a variant inside a model."""
 
 
-def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence]) -> Mapping[Place, str]:
+def boundary_variants(
+    graph: ModelGraph, parts: Iterable[LayerSequence], warm_bytes: int = WARM_BYTES
+) -> Mapping[Place, str]:
     """Return the variants of ``BOUNDARY`` that sequences are, by key and layers; others are warm at both ends.
 
     More than half of the bytes of a sequence's large inputs, or outputs, decide. A model's own inputs and outputs do
     not count if they are small, since a core's caches hold them; neither does a model that these caches hold whole.
+
+    Args:
+        graph: The model's executed graph.
+        parts: Its sequences.
+        warm_bytes: What the machine's caches hold (``generator.machine.warm_bytes``).
     """
     outside = {*graph.inputs, *graph.outputs}
     total = sum(size for size in (_size(graph, value) for value in outside) if size >= LARGE_BYTES)
     noticed = outside if total >= _NOTICED_BYTES else set[str]()
     level = own_level(graph.control, footprint(graph))
-    far = far_bytes(graph, _near(level)) if level in REUSE_LEVELS else {}
+    far = far_bytes(graph, _near(level, warm_bytes)) if level in REUSE_LEVELS else {}
     if not noticed and not far:
         return {}
     given, kept = noticed.intersection(graph.inputs), noticed.intersection(graph.outputs)
@@ -63,13 +73,13 @@ def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence]) -> Mapp
     return {(part.key, part.layers): variant for part, variant in found if variant}
 
 
-def _near(level: int) -> int:
+def _near(level: int, warm_bytes: int) -> int:
     """Return how many bytes ago memory must have been touched to be less cold than in a pack of a footprint class.
 
-    In packs of the largest class all comes from memory. The packs of smaller classes are in the last-level cache, where
-    it does not matter how long ago.
+    Packs that the last-level cache holds are read from there, and it does not matter how long ago. Packs of larger
+    classes come from memory, like what a model touched more bytes ago than that cache holds.
     """
-    return REUSE_LEVELS[-2] if level == REUSE_LEVELS[-1] else _CORE_BYTES
+    return _CORE_BYTES if level <= warm_bytes else max(warm_bytes, _CORE_BYTES)
 
 
 def _variant(

@@ -19,7 +19,7 @@ from .model_graph import ModelGraph
 
 _KIB, _MIB = 1 << 10, 1 << 20
 
-REUSE_LEVELS = (8 * _MIB, 32 * _MIB, 64 * _MIB, 128 * _MIB)
+REUSE_LEVELS = (8 * _MIB, 16 * _MIB, 32 * _MIB, 64 * _MIB, 128 * _MIB)
 """Footprint classes in bytes, from a core's caches over the last level to memory (docs/explanation/measuring.md)."""
 
 REPEAT_LEVELS = (256 * _KIB, 512 * _KIB, 1 * _MIB, 2 * _MIB)

@@ -14,8 +14,9 @@ from typing import Unpack
 from ...bricks.cutting.fused import fused_units
 from ...bricks.decomposition import Decomposition, Failed, attempt
 from ...bricks.features import keep_features
-from ...bricks.graph.boundary import boundary_variants
+from ...bricks.graph.boundary import WARM_BYTES, boundary_variants
 from ...bricks.graph.control import ControlFlow
+from ...bricks.graph.footprint import REUSE_LEVELS
 from ...bricks.graph.model_graph import ModelGraph
 from ...bricks.layer import LayerState, TensorType
 from ...bricks.suite.brick import Brick, Carried, build_brick, carried_by
@@ -25,6 +26,7 @@ from ...bricks.suite.writing import refuse_foreign, write_suite
 from ...errors import UsageError
 from ...models import ModelSource, require_known
 from ...tabular import Records, Tabular
+from ..machine.cache_reach import warm_bytes
 from ..progress import ProgressCallback
 from .cut import Cut, CutFields, cut_from
 from .decompose import Model, decompose
@@ -268,8 +270,10 @@ def _any_distance(distances: Mapping[str, set[int]]) -> set[int]:
 def _boundary(models: Sequence[Decomposition]) -> dict[str, set[str]]:
     """Return for each brick its additional variants with cold inputs and outputs in an executed graph."""
     boundary: dict[str, set[str]] = {}
-    for model in models:
-        for (key, _), variant in boundary_variants(model.graph, model.sequences).items() if model.graph.salt else ():
+    for model in (model for model in models if model.graph.salt):
+        # An executed graph is of this machine.
+        warm = warm_bytes() if model.footprint_class in REUSE_LEVELS else WARM_BYTES
+        for (key, _), variant in boundary_variants(model.graph, model.sequences, warm).items():
             boundary.setdefault(key, set()).add(variant)
     return boundary
 

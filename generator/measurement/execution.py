@@ -31,6 +31,7 @@ from ...db.values import (
     PARTS,
     PROFILED_CACHE,
     SIZES,
+    WARM,
     Circumstances,
     Identity,
     Stack,
@@ -45,6 +46,7 @@ from ..backends.registry import get, require_available
 from ..decomposition.cut import Cut, instruction_set, runtime_salt
 from ..decomposition.decompose import Model, decompose, decomposing_until
 from ..decomposition.executed import ExecutedGraphs
+from ..machine.cache_reach import warm_bytes
 from ..machine.lock import machine_lock, work_clock
 from ..machine.nvml import gpu_state
 from ..machine.system import probe_system
@@ -334,12 +336,14 @@ class _RunExecution:
         self, plan: MeasurementPlan, pace: Pace, sources: selection.Sources
     ) -> tuple[str, Mapping[Identity, Record]]:
         """Measure a plan; return the UUID of the run and its records."""
-        more = {
+        more: dict[str, object] = {
             "algorithms": [choice.name for choice in self._choices],
             SIZES: _dims(sources),
             GIVEN: {model.own.key: model.own.given for model in sources.models.values() if model.own.given},
             MODELS: _names(sources),
         }
+        if any(member.identity.variant in BOUNDARY for group in plan.groups for member in group.members):
+            more[WARM] = warm_bytes()
         more = {name: value for name, value in more.items() if value}
         run = begin_run(self._store, self._settings, self._order, self._system, self._stack, more)
         recorder = StoreRecorder(self._store, run, self.costs)

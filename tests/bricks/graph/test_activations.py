@@ -80,6 +80,21 @@ def test_a_variant_is_measured_only_where_moving_its_bytes_takes_a_share_of_the_
     )
 
 
+@pytest.mark.parametrize(("warm_mib", "variant"), [(64, "given"), (32, ""), (8, "given"), (0, "given")])
+def test_where_packs_come_from_memory_only_what_the_caches_lost_is_far(warm_mib, variant):
+    """The class is 64 MiB; what the Max reads was written 12 to 20 MiB before."""
+    graph = graph_of(
+        "k = Softmax(x) l = Softmax(k) n = Softmax(l) o = Softmax(n) a = Softmax(o) b = Softmax(a) c = Softmax(b)"
+        " d = Softmax(c) m = Max(a, b) y = Concat<axis=0>(m, d, k, l, n, o)",
+        "float[1024,1024]",
+        "float[6144,1024]",
+    )
+
+    found = boundary_variants(graph, sequences(graph, 1), warm_mib << 20)
+
+    assert {kind for (_, (index,)), kind in found.items() if index == 8} == ({variant} if variant else set())
+
+
 @settings(max_examples=50)
 @given(data=st.data())
 def test_far_bytes_are_part_of_what_a_layer_reads_or_writes(draw_model, data):

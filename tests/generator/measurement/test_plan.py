@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 MIB = 1 << 20
-SMALL, MIDDLE, _, LARGE = REUSE_LEVELS
+SMALL, _, MIDDLE, _, LARGE = REUSE_LEVELS
 HERE = Place()
 ON_GPU = Place(Runtime("onnxruntime", "cuda"))
 """Where a group has one model."""
