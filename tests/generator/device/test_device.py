@@ -63,6 +63,7 @@ def test_the_time_of_a_run_is_reported_and_caches_can_be_evicted(device):
     assert seen[0] == "run"
     assert device.cache_bytes > 0
     assert 0 <= device.resolution_ns < 1e6
+    assert (device.resolution_ns > 0) == (device.name == "cuda")  # of a GPU its own kernel finds the step
 
 
 @pytest.mark.gpu

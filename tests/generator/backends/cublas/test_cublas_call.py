@@ -101,6 +101,21 @@ def test_a_bias_is_left_to_cublaslt(skeleton_of):
         backend.plain_run(operands, 7, tf32=False)
 
 
+def test_the_workspace_is_given_behind_the_stream_which_resets_it(monkeypatch):
+    done = []
+    called = {name: lambda *values, name=name: done.append((name, *values)) for name in ("set_stream", "set_workspace")}
+    cupy = SimpleNamespace(cuda=SimpleNamespace(alloc=lambda size: SimpleNamespace(ptr=4096, size=size)))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    bindings = SimpleNamespace(create=lambda: 3, **called)
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", SimpleNamespace(cublas=bindings))
+
+    handle, workspace = backend._plain_handle.__wrapped__(7)
+
+    assert handle == 3
+    assert done == [("set_stream", 3, 7), ("set_workspace", 3, workspace.ptr, workspace.size)]
+    assert workspace.size >= 1 << 20
+
+
 def test_the_bindings_have_these_parameters():
     cublas = pytest.importorskip("nvmath.bindings.cublas")
 

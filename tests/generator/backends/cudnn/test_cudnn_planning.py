@@ -8,12 +8,17 @@ import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import onnx
 import pytest
+from dlbricks.errors import UnsupportedBrick
+from dlbricks.generator.backends.base import released
+from dlbricks.generator.backends.cudnn import backend
 from dlbricks.generator.backends.cudnn.lowering import translate
 from dlbricks.generator.backends.cudnn.operations import merged
 from dlbricks.generator.backends.cudnn.plans import KNOWN, find_gpu
+from dlbricks.generator.backends.library import LoadedBrick
 from stub_driver import build, library_folder
 
 _PLANNER = """
@@ -109,6 +114,43 @@ def test_no_dimension_is_longer_than_a_kernel_can_launch(text, skeleton_of):
     for name, tensor in few.tensors.items():
         assert max(tensor.shape) <= 65_535
         assert math.prod(tensor.shape) == math.prod(whole.tensors[name].shape)
+
+
+class _Offer:
+    """A graph of the library with some plans, which notes what it executes."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names, self.executed = names, []
+
+    def get_execution_plan_count(self) -> int:
+        return len(self.names)
+
+    def get_plan_name_at_index(self, index: int) -> str:
+        return self.names[index]
+
+    def build_plan_at_index(self, index: int) -> None:
+        assert index < len(self.names)
+
+    def get_workspace_size_plan_at_index(self, index: int) -> int:
+        return 0
+
+    def execute_plan_at_index(self, _pack: object, _workspace: int, index: int, handle: object) -> None:
+        self.executed.append(self.names[index])
+
+
+@pytest.mark.parametrize(("asked", "executed"), [("eng9_k2=1", "eng9_k2=1"), ("0", "eng4_k2=3")])
+def test_a_plan_is_found_by_engine_and_knobs_wherever_the_library_lists_it(asked, executed, monkeypatch):
+    monkeypatch.setattr(backend.Execution, "_loaded", lambda _: LoadedBrick(released, [], [], list))
+    for names in (["eng4_k2=3", "eng9_k2=1"], ["eng4_k2=3", "eng1_k2=0", "eng9_k2=1"]):
+        execution = object.__new__(backend.Execution)
+        execution._built, execution._pack, execution._handle = _Offer(names), {}, None
+        execution._memory = SimpleNamespace(empty=lambda _: SimpleNamespace(address=0))
+
+        execution.loaded(asked).run()
+
+        assert execution._built.executed == [executed]
+    with pytest.raises(UnsupportedBrick, match="no such plan"):
+        execution.loaded("eng7_k2=1")
 
 
 def test_descriptions_have_what_the_library_asks_for():
