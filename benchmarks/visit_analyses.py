@@ -19,15 +19,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dlbricks.analyzer.kernels import units_of
 from dlbricks.db import KernelView, Subject
 from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.decompose import decompose
 from dlbricks.models import find_models
-from figures import RESULTS, middle, number, parser, percent, read, share, table, write
+from figures import RESULTS, number, parser, percent, read, share, table, write
 from visit_plans import best_of, in_one_state, state_of
 from visit_state import PLANS, Folder, copied
 
-_TENSOR_CORE = "TENSOR_CORE"
+_TENSOR_CORES = frozenset({"TENSOR_CORE", "HMMA"})
+"""Notes of cuDNN and of cuBLASLt."""
 _LISTED = 5
 """Rows of a list of bricks or kernels."""
 
@@ -51,6 +53,7 @@ def answers(folder: Folder, events: Folder, latencies: Sequence[Mapping[str, Any
     """
     models = {model.name: model for model in decompose(find_models(folder.settings["models"]), Cut(granularity=1))}
     counts = {name: Counter(part.key for part in model.sequences) for name, model in models.items()}
+    keys = {name: model.graph.key for name, model in models.items()}
     stages = {stage["stage"]: {row["name"]: row for row in stage["models"]} for stage in latencies}
     rows = folder.rows(PLANS)
     precisions = {"float32": None, "float16": None, "tf32": "on"}
@@ -61,10 +64,23 @@ def answers(folder: Folder, events: Folder, latencies: Sequence[Mapping[str, Any
         "algorithms": {
             name: selection(counts, plans[name], stages[f"{name}-graph"]) for name in ("float32", "float16")
         },
-        "framework": inefficiency(events, {name: model.graph.key for name, model in models.items()}, counts),
+        "framework": inefficiency(events, keys, counts),
         "fusion": _fused(stages),
-        "tensor_cores": {name: tensor_cores(plans[name].values()) for name in ("float16", "tf32")},
+        "tensor_cores": {
+            name: tensor_cores(counts, plans[name], _whole(events, keys, name)) for name in ("float16", "tf32")
+        },
     }
+
+
+def _whole(events: Folder, keys: Mapping[str, str], precision: str) -> dict[str, KernelView]:
+    """Return the kernels of whole models in a precision, by model."""
+    stage = "tf32-graph" if precision == "tf32" else f"{precision}-graph"
+    stacks = {record.stack for record in events.records if record.stage["name"] == stage}
+    dtype = "float32" if precision == "tf32" else precision
+    with events.store() as store:
+        views = store.kernels(subject=Subject.MODEL, dtype=dtype, variant="")
+    found = {identity.key: view for identity, view in views.items() if identity.stack in stacks}
+    return {name: found[key] for name, key in keys.items() if key in found}
 
 
 def _ratios(rows: Mapping[str, Mapping[str, Any]], above: str, below: str) -> dict[str, Any]:
@@ -195,30 +211,50 @@ def short(name: str) -> str:
     return f"{base} {work.group(1)}"[:80] if "<" in plain and work else base[:80]
 
 
-def tensor_cores(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the use of Tensor Cores by the first plans of convolutions, by cuDNN's own notes."""
-    users, idle, without = [], [], []
-    for row in rows:
-        ran = [plan for plan in row["plans"] if plan["ns"]]
-        able = [plan["ns"] for plan in ran if _TENSOR_CORE in plan["notes"]]
-        if row["backend"] != "cudnn":
+def tensor_cores(
+    counts: Mapping[str, Mapping[str, int]], plans: Mapping[str, Any], kernels: Mapping[str, KernelView]
+) -> dict[str, Any]:
+    """Return how much of each model's products runs on Tensor Cores, and what the others could save.
+
+    Args:
+        counts: How often each model has each brick.
+        plans: Rows of plans by brick; the library's notes say which plans use Tensor Cores.
+        kernels: Kernels of whole models in this precision, by name; their names say it for the framework.
+    """
+    rows = {}
+    for name, bricks in counts.items():
+        known = [(count, _by_units(plans[key])) for key, count in bricks.items() if key in plans]
+        total_ns = sum(count * first for count, (first, _, _) in known)
+        with_ns = sum(count * first for count, (first, uses, _) in known if uses)
+        idle = [(count, first, able) for count, (first, uses, able) in known if not uses and able is not None]
+        if not total_ns:
             continue
-        if _TENSOR_CORE in ran[0]["notes"]:
-            users.append(ran[0]["ns"])
-        elif able:
-            idle.append((ran[0]["ns"], min(able)))
-        else:
-            without.append(ran[0]["ns"])
-    total = sum(users) + sum(first for first, _ in idle) + sum(without)
-    return {
-        "bricks": len(users) + len(idle) + len(without),
-        "use_them": len(users),
-        "time_with": share(sum(users), total),
-        "could": len(idle),
-        "could_gain": sum(fastest < first for first, fastest in idle),
-        "speed_up": middle([first / fastest for first, fastest in idle if fastest < first]),
-        "none_offered": len(without),
-    }
+        view = kernels.get(name)
+        rows[name] = {
+            "bricks": len(known),
+            "time_with": share(with_ns, total_ns),
+            "could": len(idle),
+            "could_gain": sum(able < first for _, first, able in idle),
+            "could_save_ms": sum(count * max(first - able, 0.0) for count, first, able in idle) / 1e6,
+            "kernels": None if view is None else _named_units(view),
+        }
+    return rows
+
+
+def _by_units(row: Mapping[str, Any]) -> tuple[float, bool, float | None]:
+    """Return the nanoseconds of a brick's first plan, whether it uses Tensor Cores, and the fastest plan that does."""
+    name = {"model": "model_ns", "hot": "ns"}[state_of(row)]
+    ran = [(plan[name], not _TENSOR_CORES.isdisjoint(plan["notes"])) for plan in row["plans"] if plan.get(name)]
+    return (*ran[0], min((ns for ns, uses in ran if uses), default=None))
+
+
+def _named_units(view: KernelView) -> dict[str, float]:
+    """Return the shares of a GPU's time in kernels with, without and with unknown use of Tensor Cores."""
+    spent: Counter[str] = Counter()
+    for kernel in view.kernels:
+        if kernel.place != "cpu":
+            spent[str(units_of(kernel.name, kernel.operator)[0])] += kernel.time_ns or 0
+    return {use: spent[use] / spent.total() for use in sorted(spent)}
 
 
 def questions(data: Mapping[str, Any]) -> str:
@@ -229,8 +265,9 @@ def questions(data: Mapping[str, Any]) -> str:
         return f"{number(one['geometric_mean'])}, {number(one['models'][one['most']])} in {one['most']}"
 
     def cores(name: str) -> str:
-        one = data["tensor_cores"][name]
-        return f"{one['use_them']} of {one['bricks']} in {name} ({percent(one['time_with'])} of time)"
+        shares = {model: row["time_with"] for model, row in data["tensor_cores"][name].items()}
+        least = min(shares, key=lambda model: shares[model])
+        return f"{name} {percent(statistics.median(shares.values()))}, {percent(shares[least])} in {least}"
 
     half = data["algorithms"]["float16"]["models"]
     losses = {name: row["of_model"] for name, row in half.items()}
@@ -251,9 +288,9 @@ def questions(data: Mapping[str, Any]) -> str:
             ("Q4, kernels of no brick", parts(extra), "float32, profiler", "`kernels-*`"),
             ("Q5, graph / fused", mean("fusion"), "float32, whole models", "`fused-*`"),
             (
-                "Q6, first plans on Tensor Cores",
+                "Q6, time of first plans on Tensor Cores (median, least)",
                 f"{cores('float16')}; {cores('tf32')}",
-                "cuDNN's notes, hot",
+                "the libraries' notes, plans hot",
                 "`kernels-*`",
             ),
         ],

@@ -154,6 +154,11 @@ class Folder:
         place = (name, system, stack)
         return next((each for each in self.records if (each.stage["name"], each.system, each.stack) == place), None)
 
+    def find_measured(self, name: str, system: str) -> Record | None:
+        """Return the newest record of a stage on a system, of any stack, that has measured something."""
+        mine = (each for each in reversed(self.records) if (each.stage["name"], each.system) == (name, system))
+        return next((each for each in mine if each.stack), None)
+
     def save(self) -> None:
         """Write the state, whole or not at all."""
         parts = {name: getattr(self, name) for name in ("settings", "visits", "stacks", "results")}

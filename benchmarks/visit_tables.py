@@ -11,12 +11,14 @@ from typing import Any
 
 from dlbricks import __version__, estimate
 from dlbricks.analyzer.estimation.estimates import estimate_record
+from dlbricks.bricks.decomposition import Failed
 from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor import Estimate
 from dlbricks.db import Stack, Store, Subject, merge
 from dlbricks.db.samples.rates import STREAM_SIZES, ceiling_names, ceiling_work, gemm_sizes_on, rate_of
 from dlbricks.generator.decomposition.cut import Cut
+from dlbricks.generator.decomposition.decompose import decompose
 from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.models import ModelSource, find_models
 from figures import number, percent, spread, table
@@ -65,6 +67,11 @@ def results(folders: Sequence[Folder]) -> dict[str, Any]:
                 about | {"device": stacks[record.stack].device, "models": list(_rows(folder, record, store))}
                 for folder, record, kind, about in records
                 if record.stack in stacks and kind in {"bricks", "models"} and record.stage.get("granularity", 1) == 1
+            ],
+            "fusions": [
+                about | {"models": list(_fusions(folder, record, store))}
+                for folder, record, kind, about in records
+                if record.stack and kind == "bricks" and record.stage.get("granularity", 1) > 1
             ],
             "kernels": [
                 about | record.result
@@ -121,6 +128,46 @@ def _rows(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, An
             "known_ms": row.sums.known_ms,
             "coverage": row.parts.coverage.sequences if row.parts.coverage else None,
             "note": _note(row),
+        }
+
+
+def _fusions(folder: Folder, record: Record, store: Store) -> Iterator[dict[str, Any]]:
+    """Compare the measured bricks of several layers in each model with the framework's bricks of one layer.
+
+    Each layer is counted in one brick at most: those that save most are taken first.
+    """
+    stage = record.stage
+    layers = folder.find_measured(f"{stage['dtype']}-graph", record.system)
+    if layers is None:
+        return
+    cut = Cut(stage["granularity"], overlap=True)
+    batch = [stage["batch"]] if stage["batch"] else []
+    for model in decompose(find_models(folder.settings["models"], batches=batch), cut):
+        if isinstance(model, Failed):
+            continue
+        place = {"subject": Subject.BRICK, "system": record.system, "dtype": stage["dtype"], "cache": model.level}
+        fused_ns, layer_ns = (
+            {one.key: one.latency_ns for one in store.measurements(keys=model.keys, stack=stack, **place)}
+            for stack in (record.stack, layers.stack)
+        )
+        single = {part.layers[0]: layer_ns.get(part.key) for part in model.sequences if len(part.layers) == 1}
+        saved = []
+        for part in (part for part in model.sequences if len(part.layers) > 1 and part.key in fused_ns):
+            alone = [single.get(index) for index in part.layers]
+            if None not in alone:
+                saved.append((sum(alone), fused_ns[part.key], {*part.layers}))
+        taken: set[int] = set()
+        chosen = []
+        for alone_ns, together_ns, indices in sorted(saved, key=lambda one: one[1] - one[0]):
+            if together_ns < alone_ns and not indices & taken:
+                taken |= indices
+                chosen.append((alone_ns, together_ns))
+        yield {
+            "name": model.name,
+            "compared": len(saved),
+            "faster": len(chosen),
+            "layers_ms": sum(alone_ns for alone_ns, _ in chosen) / 1e6,
+            "fused_ms": sum(together_ns for _, together_ns in chosen) / 1e6,
         }
 
 
@@ -201,6 +248,7 @@ def markdown(data: Results) -> str:
         "Latency of models, ms": latencies(data),
         "Errors of estimates": errors(data),
         "Ceilings": ceilings(data),
+        "Bricks of several layers": fusions(data),
         "What the libraries offer": plans(data),
         "Not done": table(("stage", "status", "reason"), not_done),
     }
@@ -249,6 +297,18 @@ def errors(data: Results) -> str:
             last = f"{percent(distances[worst])} ({worst})"
             rows.append((stage["stage"], len(distances), *map(percent, spread([*distances.values()])), last))
     return table(("", "models", "median error", "within 10 %", "worst"), rows)
+
+
+def fusions(data: Results) -> str:
+    """Return what bricks of several layers save in each model."""
+    rows = [
+        (stage["stage"], row["name"], f"{row['faster']} of {row['compared']}", number(row["layers_ms"]),
+         number(row["fused_ms"]))
+        for stage in data["fusions"]
+        for row in stage["models"]
+        if row["compared"]
+    ]  # fmt: skip
+    return table(("stage", "model", "faster", "their layers, ms", "fused, ms"), rows)
 
 
 def ceilings(data: Results) -> str:
