@@ -23,7 +23,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,8 @@ from dlbricks.generator.measurement.settings import MeasurementSettings
 from dlbricks.models import find_models
 from dlbricks.models.zoo import names
 from figures import setting, write
-from visit_plan import Stage, rehearsed, stages
-from visit_rehearsal import write_models
+from visit_plan import Stage, stages
+from visit_rehearsal import plug_in, rehearsed, usual_backend, write_models
 from visit_stages import do
 from visit_state import OVER_S, Clock, Folder, Record, Terminated, TimeUp, Visit
 from visit_tables import markdown, results
@@ -64,20 +63,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     try:
         if options.report:
-            _report([Folder.begun(path) for path in options.report], options.out)
+            folders = [Folder.begun(path) for path in options.report]
+            for folder in folders:
+                if folder.settings.get("rehearse"):
+                    plug_in(_stand_ins(folder.path))
+            _report(folders, options.out)
             return 0
         if not (math.isfinite(options.minutes) and options.minutes > 0):
             raise UsageError(f"--minutes cannot be {options.minutes:g}", remedy="use a positive number")
         folder = Folder(options.out)
         asked = {name: getattr(options, name) for name in _DEFAULTS}
         if options.rehearse:
-            models = write_models(options.out.with_name(f"{options.out.name}-models"))
-            backend = asked["backend"] or ("torch" if find_spec("torch") else "onnxruntime")
+            models = write_models(_stand_ins(options.out))
+            plug_in(_stand_ins(options.out))
+            backend = asked["backend"] or usual_backend()
             asked = {**asked, **_REHEARSED, "models": asked["models"] or models, "backend": backend}
         folder.settle(asked, _DEFAULTS)
         _check(folder.settings)
         planned = stages(folder.settings["batch"])
-        chosen = _chosen(options.stage, [rehearsed(one) for one in planned] if options.rehearse else planned)
+        chosen = _chosen(
+            options.stage, [rehearsed(one, asked["backend"]) for one in planned] if options.rehearse else planned
+        )
         return _visit(folder, chosen, Clock(options.minutes * 60, began=began))
     except DlbricksError as error:
         print(f"visit: {error}", file=sys.stderr)
@@ -104,6 +110,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     found = parser.parse_args(arguments)
     found.options = dict(found.options) if found.options else None
     return found
+
+
+def _stand_ins(visits: Path) -> Path:
+    """Return the folder of models and backends of a rehearsal."""
+    return visits.with_name(f"{visits.name}-models")
 
 
 def _check(settings: Mapping[str, Any]) -> None:

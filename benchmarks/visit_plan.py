@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 WHEELS = (
@@ -95,8 +95,3 @@ def stages(batches: Sequence[int]) -> list[Stage]:
           ("float32", "float16")),
         Stage("float32-compiled", "models", 171, options={"mode": "compile-graph"}),
     ]  # fmt: skip
-
-
-def rehearsed(stage: Stage) -> Stage:
-    """Return the stage as it is rehearsed on the CPU: in the visit's backend with its usual options."""
-    return replace(stage, options={}, backend=None, dtype="float32", threads=stage.threads and 1)

@@ -22,7 +22,6 @@ from dlbricks.generator.backends.registry import get
 from dlbricks.generator.device.host import open_device
 from dlbricks.generator.network.network import read_network, synthetic_network
 from visit_plan import Stage
-from visit_rehearsal import Rehearsed
 from visit_state import PLANS, Record, Visit
 
 _WANTED = {"cudnn": {"Conv", "ConvTranspose"}, "cublas": {"MatMul", "Gemm"}}
@@ -49,8 +48,7 @@ def plans(visit: Visit, stage: Stage, record: Record, until: float) -> None:
     wanted.sort(key=lambda key: -(bricks[key].cost.macs if bricks[key].cost else 0))
     done = 0
     lines = [f"{key} {max(suite.footprints(key))}" for key in wanted]  # in the state of its largest model
-    library = "rehearsal" if visit.settings["rehearse"] else backend
-    for row in _asked(lines, suite.path, library, stage.dtype, options, until):
+    for row in _asked(lines, suite.path, backend, stage.dtype, options, until):
         visit.folder.add_row(row | place | {"operators": list(bricks[row["key"]].operators)}, PLANS)
         done += 1
     record.result = {"bricks": len(known) + done, "left": len(wanted) - done}
@@ -112,8 +110,9 @@ def _child(arguments: Sequence[str], lines: Iterable[str]) -> None:
     for name in ("backend", "dtype", "options", "suite"):
         parser.add_argument(name)
     asked = parser.parse_args(arguments)
-    backend = Rehearsed() if asked.backend == Rehearsed.name else get(asked.backend)
-    settings = Settings("cuda", 1, backend.resolve("cuda", json.loads(asked.options)), dtype=asked.dtype)
+    backend = get(asked.backend)
+    device = backend.devices[0]  # of a library the only one
+    settings = Settings(device, 1, backend.resolve(device, json.loads(asked.options)), dtype=asked.dtype)
     backend.setup(settings)
     for key, footprint in map(str.split, lines):
         model = read_network(Path(asked.suite) / "bricks" / f"{key}.onnx")

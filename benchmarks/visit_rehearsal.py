@@ -1,23 +1,50 @@
-"""Stand-ins to rehearse a visit on the CPU: small models, CuPy's calls in NumPy, and a library with plans."""
+"""Stand-ins to rehearse a visit on the CPU: small models, CuPy's calls in NumPy, and backends of their own.
+
+Each library and PyTorch have a stand-in that takes a GPU's options, so that every stage has a stack of its own, and
+executes all that it would execute on a GPU.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
 import onnx.parser
-from dlbricks.generator.backends.base import PlanTime, Settings, released
-from dlbricks.generator.backends.library import LibraryBackend, LoadedBrick, Memory, measured
+from dlbricks.generator.backends.base import Option, PlanTime, Settings, released
+from dlbricks.generator.backends.library import (
+    MODE,
+    PLAN,
+    LibraryBackend,
+    LoadedBrick,
+    Memory,
+    described,
+    measured,
+    narrowed,
+    values_of,
+)
+from dlbricks.generator.backends.registry import GROUP
 from dlbricks.generator.backends.reports import Wording
-from dlbricks.generator.device.device import Device
+from dlbricks.generator.backends.torch.backend import TorchBackend
+from dlbricks.generator.device.device import Device, Run
 from dlbricks.generator.device.host import open_device
 from dlbricks.generator.network.network import Network
+from dlbricks.models.subgraphs import declared_shape, infer_shapes
+from onnx.helper import tensor_dtype_to_np_dtype
+from onnx.reference import ReferenceEvaluator
+from visit_plan import Stage
+
+_PREFIX = "rehearsal-"
+_LAYOUT = Option("layout", "contiguous", ("contiguous", "channels_last"), "memory format of images")
 
 _WEIGHT = ",".join(map(str, range(16)))
 _MODELS = {
@@ -142,11 +169,21 @@ def cupy_in_numpy() -> ModuleType:
     return module
 
 
-class Rehearsed(LibraryBackend):
-    """A library with three plans for every brick; the first is the slowest."""
+class _Library(LibraryBackend):
+    """A library on the CPU: ONNX's reference computes its bricks, and each has three plans, the first the slowest."""
 
-    name = "rehearsal"
+    devices = ("cpu",)
+    module = "numpy"
+    distributions = ("numpy",)
     wording = Wording("the rehearsal", unsupported=re.compile("never"))
+
+    def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
+        """Return the options that stages give to libraries."""
+        return (MODE, PLAN, _LAYOUT)
+
+    def missing(self, device: str) -> str:  # noqa: ARG002
+        """Nothing is missing."""
+        return ""
 
     def open(self) -> None:
         """Nothing has to be loaded."""
@@ -155,12 +192,30 @@ class Rehearsed(LibraryBackend):
         """Take NumPy for CuPy in this process."""
         sys.modules["cupy"] = cupy_in_numpy()
 
-    def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> LoadedBrick:
-        """Load inputs, and memory for their sum as the output."""
-        raise NotImplementedError
+    def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> LoadedBrick:  # noqa: ARG002
+        """Load inputs; a run computes in float32 and rounds to the precision of the settings."""
+        model = infer_shapes(described(network), strict=True)
+        values = values_of(network)
+        feeds = {value.name: narrowed(values[value.name], settings.dtype).astype(values[value.name].dtype)
+                 for value in model.graph.input}  # fmt: skip
+        inputs = {name: memory.holding(feeds[name]) for name in network.feeds}
+        kinds = [(tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type), declared_shape(value.type) or ())
+                 for value in model.graph.output]  # fmt: skip
+        outputs = [memory.empty(math.prod(shape) * kind.itemsize) for kind, shape in kinds]
+        evaluator = ReferenceEvaluator(model)
+
+        def compute() -> None:
+            given = {name: buffer.array(feeds[name].dtype, feeds[name].shape) for name, buffer in inputs.items()}
+            for buffer, kind, values in zip(outputs, kinds, evaluator.run(None, {**feeds, **given}), strict=True):
+                buffer.array(*kind)[...] = narrowed(np.asarray(values), settings.dtype)
+
+        def read() -> list[Any]:
+            return [memory.read(buffer, *kind) for buffer, kind in zip(outputs, kinds, strict=True)]
+
+        return LoadedBrick(lambda: enqueue(compute), [*inputs.values()], outputs, read)
 
     def plans(self, network: Network, settings: Settings, most: int, footprint: int) -> tuple[PlanTime, ...]:  # noqa: ARG002
-        """Time three plans that add up the inputs more or less often."""
+        """Time three plans that add up the inputs more or less often, on a GPU in NumPy."""
         device = open_device("cuda")
         memory = Memory(device)
         inputs = [memory.holding(values) for values in network.feeds.values()]
@@ -176,3 +231,86 @@ class Rehearsed(LibraryBackend):
         loaded = LoadedBrick(released, inputs, [output], lambda: [memory.read(output, np.float32, (1,))])
         candidates = [(PlanTime(f"plan{times}", times), started(times)) for times in (9, 1, 3)]
         return measured(candidates, loaded, memory, device, str, most=most, footprint=footprint)
+
+
+class Cudnn(_Library):
+    """In the place of cuDNN."""
+
+    name = f"{_PREFIX}cudnn"
+
+
+class Cublas(_Library):
+    """In the place of cuBLAS."""
+
+    name = f"{_PREFIX}cublas"
+
+
+class Cupy(_Library):
+    """In the place of CuPy."""
+
+    name = f"{_PREFIX}cupy"
+
+
+class Torch(TorchBackend):
+    """PyTorch on the CPU with a GPU's options: each is a stack of its own, and nothing is captured."""
+
+    name = f"{_PREFIX}torch"
+    devices = ("cpu",)
+
+    def declared(self, device: str) -> Sequence[Option]:  # noqa: ARG002
+        """Return the options of both devices."""
+        of_gpu = super().declared("cuda")
+        known = {option.name for option in of_gpu}
+        return (*of_gpu, *(option for option in super().declared("cpu") if option.name not in known))
+
+    def prepare(self, network: Network, settings: Settings) -> Any:
+        """Prepare without a CUDA graph."""
+        return super().prepare(network, _uncaptured(settings))
+
+    def prepare_streamed(self, network: Network, settings: Settings) -> Any:
+        """Prepare without streams."""
+        return super().prepare_streamed(network, _uncaptured(settings))
+
+    def captured(self, run: Run, settings: Settings) -> Run:  # noqa: ARG002
+        """Return the run."""
+        return run
+
+
+def _uncaptured(settings: Settings) -> Settings:
+    mode = "compile" if "compile" in settings.options["mode"] else "eager"
+    return replace(settings, options={**settings.options, "mode": mode})
+
+
+def rehearsed(stage: Stage, backend: str) -> Stage:
+    """Return the stage as it is rehearsed: with its options and precision in the stand-in of its backend.
+
+    Args:
+        stage: The stage.
+        backend: Of stages without one; another one than PyTorch's stand-in keeps its own options and precision.
+    """
+    if stage.threads:
+        return replace(stage, threads=min(stage.threads // 4, 2))
+    if stage.backend is not None:
+        return replace(stage, backend=f"{_PREFIX}{stage.backend}")
+    return stage if backend == Torch.name else replace(stage, options={}, dtype="float32")
+
+
+def usual_backend() -> str:
+    """Return the backend of stages without one."""
+    return Torch.name if find_spec("torch") else "onnxruntime"
+
+
+def plug_in(folder: Path) -> None:
+    """Make the stand-ins backends of this process and its children: entry points of a package in a folder.
+
+    Args:
+        folder: Is created.
+    """
+    described_in = folder / "dlbricks_rehearsal-1.dist-info"
+    described_in.mkdir(parents=True, exist_ok=True)
+    (described_in / "METADATA").write_text("Metadata-Version: 2.1\nName: dlbricks-rehearsal\nVersion: 1\n")
+    points = [f"{each.name} = {__name__}:{each.__name__}" for each in (Cudnn, Cublas, Cupy, Torch)]
+    (described_in / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *points, ""]))
+    places = [str(folder.resolve()), str(Path(__file__).resolve().parent)]
+    sys.path[:0] = [place for place in places if place not in sys.path]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*places, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -17,6 +17,7 @@ import visit
 import visit_analyses
 import visit_plan
 import visit_plans
+import visit_rehearsal
 import visit_stages
 import visit_state
 from dlbricks.db import Store, Subject
@@ -30,6 +31,12 @@ def call(out: Path, *more: object) -> int:
     return visit.main(["--out", str(out), *map(str, more)])
 
 
+def rehearse(out: Path, *more: object) -> int:
+    """A rehearsal in a process of its own, since it brings backends of its own; its exit code."""
+    command = [sys.executable, TOP / "benchmarks/visit.py", "--rehearse", "--out", out, "--minutes", "9"]
+    return subprocess.run([*command, *map(str, more)], check=False).returncode
+
+
 def stored(out: Path) -> list[tuple]:
     """Everything measured, with its raw samples."""
     with Store.open(out / "measurements.db", read_only=True) as store:
@@ -40,41 +47,33 @@ def stored(out: Path) -> list[tuple]:
 def test_every_kind_of_stage_is_rehearsed_resumed_reported_and_merged(cli, here):
     """All of it on the CPU: agreement, latencies, plans, kernels; then a visit that has nothing left to measure."""
     pytest.importorskip("torch")
-    names = ("stack", "tests", "agreement-cudnn", "float16-graph", "kernels-float16-graph", "plans-cudnn-float16")
-    more = (
-        "--minutes",
-        5,
-        "--stage",
-        *names,
-        "views-float16-graph",
-        "fused-float16",
-        "attention-cudnn-float16",
-        "float16-compiled",
-    )
-    rehearse = ("--rehearse", "--backend", "torch")
+    first = ("stack", "tests", "agreement-cudnn")
+    measuring = ("cudnn-float16", "float16-graph", "views-float16-graph", "fused-float16", "fused-cudnn-float16",
+                 "float16-compiled", "cpu-16")  # fmt: skip
+    more = ("--stage", *first, *measuring, "kernels-float16-graph", "plans-cudnn-float16")
 
-    codes = [
-        call(here / "visits", *rehearse, "--minutes", 5, "--stage", *names[:3]),
-        call(here / "visits", *rehearse, *more),
-    ]
+    codes = [rehearse(here / "visits", "--stage", *first), rehearse(here / "visits", *more)]
     known = stored(here / "visits")
-    codes.append(call(here / "visits", *rehearse, *more))
+    codes.append(rehearse(here / "visits", *more))
 
     found = json.loads((here / "visits/visit.json").read_text())
     assert codes == [0, 0, 0]
-    assert {record["stage"]["name"]: record["status"] for record in found["records"]} == dict.fromkeys(
-        (*names, *more[9:]), "done"
-    )
+    assert {record["stage"]["name"]: record["status"] for record in found["records"]} == dict.fromkeys(more[1:], "done")
     assert found["results"]["agreement"][0]["counts"] == {"same": 8}
     assert stored(here / "visits") == known
+    own = {record["stage"]["name"]: record["stack"] for record in found["records"]}
+    measured = {(one.stack, one.conditions.dtype) for one, _ in known}
+    assert {(own[name], "float32" if name == "cpu-16" else "float16") for name in measuring} <= measured
     plans = [json.loads(line) for line in (here / "visits/plans.jsonl").read_text().splitlines()]
     assert {tuple(row["operators"]) for row in plans} == {("Conv",), ("MatMul",)}
     assert all(plan["ns"] and plan["model_ns"] for row in plans for plan in row["plans"])
 
-    assert call(here / "tables", "--report", "visits") == 0
+    assert rehearse(here / "tables", "--report", "visits") == 0
     tables = json.loads((here / "tables/results.json").read_text())
     views = next(stage for stage in tables["stages"] if stage["stage"] == "views-float16-graph")
     assert all(row["sequential_ms"] > 0 and row["coverage"] == 1 for row in views["models"])
+    fusions = {stage["stage"]: stage["models"] for stage in tables["fusions"]}
+    assert [row["compared"] > 0 for row in fusions["fused-float16"]] == [True, True]
     stage = next(stage for stage in tables["stages"] if stage["stage"] == "float16-graph")
     model = next(row for row in stage["models"] if row["name"] == "convolutions")
     cli("db", "merge", "visits/measurements.db", "--db", "home.db")
@@ -82,6 +81,18 @@ def test_every_kind_of_stage_is_rehearsed_resumed_reported_and_merged(cli, here)
     done = cli("estimate", path, "--db", "home.db", "--cache", "model", "--stack", stage["stack"], "--json")
     for name in ("sequential_ms", "critical_path_ms", "measured_ms"):
         assert done.json["results"][0][name] == model[name] > 0
+
+
+def test_no_two_stages_of_a_rehearsal_measure_the_same():
+    planned = [visit_rehearsal.rehearsed(stage, visit_rehearsal.Torch.name) for stage in visit_plan.stages([16, 64])]
+    where = [
+        (stage.backend, *sorted(stage.options.items()), stage.dtype, stage.batch, stage.granularity, stage.graph,
+         stage.threads)
+        for stage in planned
+        if stage.kind in {"bricks", "models"}
+    ]  # fmt: skip
+
+    assert len(where) == len({*where}) > 20
 
 
 def test_a_published_folder_can_be_continued(tmp_path):
@@ -125,7 +136,7 @@ def test_a_stage_ends_with_its_time_and_the_next_one_begins(tmp_path, monkeypatc
     one.folder.settings.update({**visit._DEFAULTS, **visit._REHEARSED, "backend": "onnxruntime"})
     monkeypatch.setattr(visit, "OVER_S", 0.2)
     monkeypatch.setattr(visit, "do", lambda visited, stage, record, allowed_s: time.sleep(60))
-    stage = visit_plan.rehearsed(visit_plan.Stage("long", "models", 6.1))
+    stage = visit_rehearsal.rehearsed(visit_plan.Stage("long", "models", 6.1), "onnxruntime")
     monkeypatch.setattr(visit_state.Clock, "least_s", 0.0)
     noted = one.folder.begin(10.0)
     began = time.monotonic()
@@ -149,7 +160,7 @@ def test_what_failed_is_tried_again_at_the_next_visit_and_no_more(tmp_path, monk
         )  # fmt: skip
 
     monkeypatch.setattr(visit_stages, "run", run)
-    stage = visit_plan.rehearsed(visit_plan.Stage("float32", "bricks", 60))
+    stage = visit_rehearsal.rehearsed(visit_plan.Stage("float32", "bricks", 60), "onnxruntime")
     folder = visit_state.Folder(tmp_path / "visits")
     folder.settings.update({**visit._DEFAULTS, **visit._REHEARSED, "backend": "onnxruntime", "models": [str(branches)]})
     folder.begin(1.0)
