@@ -605,7 +605,7 @@ def _gpu(folder: Path) -> str:
     rows = []
     for name, row in stages["float32-graph"].items():
         times = [stages[way][name]["measured_ms"] for way in ways]
-        cells = ["–" if time is None else f"{time:.3g}" for time in (*times, row["lower_bound_sequential_ms"])]
+        cells = [f"{time:.3g}" for time in (*times, row["lower_bound_sequential_ms"])]
         rows.append([name, *cells, number(row["ratio"])])
     head = ("ms", "eager", "graph", "branches", "compiled", "ORT", "fastest bricks", "estimate / graph")
     return table(head, rows)

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from ..errors import OutOfTime
+from ..errors import OutOfTime, UsageError
 
 T = TypeVar("T")
 
 
-class _TimeLimit:
-    """A limit in seconds, and the time of each step."""
+VARIABLE = "DLBRICKS_DECOMPOSE_S"
+"""Environment variable with the seconds that one model may take to decompose."""
 
-    def __init__(self, limit_s: float) -> None:
+_MOST_S = 180.0
+"""Its default: twenty thousand nodes take 22 s, on a busy machine three times as long."""
+
+_LONGER = "give a longer --budget; models that are decomposed are kept for the next call"
+_MORE = f"set {VARIABLE} to more seconds, or to inf"
+
+
+class _TimeLimit:
+    """A limit in seconds, and the time of each step.
+
+    Args:
+        limit_s: Seconds from now.
+        reached: What the error says first.
+        remedy: What the error advises.
+    """
+
+    def __init__(self, limit_s: float, reached: str, remedy: str) -> None:
         self._begun = self._last = time.monotonic()
         self._limit_s = limit_s
+        self._reached, self._remedy = reached, remedy
         self._spent_s: dict[str, float] = {}
 
     @property
@@ -35,9 +53,9 @@ class _TimeLimit:
             return
         longest = max(self._spent_s, key=self._spent_s.__getitem__)
         raise OutOfTime(
-            f"the budget ended before anything was measured: after {now - self._begun:.1f} s of decomposing, while "
-            f"{doing}{progress}; most of it went into {longest}, {self._spent_s[longest]:.1f} s",
-            remedy="give a longer --budget; models that are decomposed are kept for the next call",
+            f"{self._reached}: after {now - self._begun:.1f} s of decomposing, while {doing}{progress}; most of it "
+            f"went into {longest}, {self._spent_s[longest]:.1f} s",
+            remedy=self._remedy,
         )
 
 
@@ -45,17 +63,38 @@ _LIMIT: ContextVar[_TimeLimit | None] = ContextVar("limit", default=None)
 
 
 @contextmanager
-def limited_to(limit_s: float) -> Iterator[None]:
-    """Limit the steps within this context that ask for time; infinity sets none.
+def limited_to(budget_s: float, most_s: float = math.inf) -> Iterator[None]:
+    """Limit the steps within this context that ask for time.
 
     Args:
-        limit_s: Seconds from now.
+        budget_s: Seconds from now; infinity for none.
+        most_s: Seconds of one model (``model_limit_s``).
     """
-    token = _LIMIT.set(_TimeLimit(limit_s) if math.isfinite(limit_s) else None)
+    if budget_s <= most_s:
+        limit = _TimeLimit(budget_s, "the budget ended before anything was measured", _LONGER)
+    else:
+        limit = _TimeLimit(most_s, f"one model may take {most_s:g} s to decompose", _MORE)
+    token = _LIMIT.set(limit if math.isfinite(min(budget_s, most_s)) else None)
     try:
         yield
     finally:
         _LIMIT.reset(token)
+
+
+def model_limit_s() -> float:
+    """Return the seconds that one model may take to decompose.
+
+    Raises:
+        UsageError: The environment's value is no number of seconds.
+    """
+    text = os.environ.get(VARIABLE, "")
+    try:
+        seconds = float(text or _MOST_S)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise UsageError(f"{VARIABLE} cannot be {text!r}", remedy="use seconds, or inf for no limit")
+    return seconds
 
 
 def time_left_s() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -23,7 +24,7 @@ from ...db.values import Runtime
 from ...errors import BackendError, WorkerError, unforeseen
 from ...models import ModelSource
 from ...models.subgraphs import all_graphs, all_nodes
-from ...models.time_limit import limited_to, require_time, time_left_s
+from ...models.time_limit import limited_to, model_limit_s, require_time, time_left_s
 from ..backends.custom_ops import adopt, asked, files_of
 from ..machine.lock import work_clock
 from ..worker.client import Workers, start_worker
@@ -170,14 +171,15 @@ def _cut_up(
 def decomposed(
     models: Mapping[int, ModelSource], cut: Cut, oracle: ShapeOracle | None, jobs: int, until: float
 ) -> Iterator[tuple[int, Decomposition | Failed]]:
-    """Yield position and result of each model as it finishes; several processes have no limit of time."""
+    """Yield position and result of each model as it finishes; several processes have each model's limit alone."""
     if jobs == 1 or len(models) < 2:
         with Decomposer(cut, oracle=oracle) as decomposer:
             if cut.graph == "runtime" and len(models) > 1:
                 decomposer.executed.ensure_sizes([*models.values()])
             for number, (position, source) in enumerate(models.items()):
                 left_s = until - work_clock()
-                with limited_to(left_s if number + 1 == len(models) else left_s / 2):  # one model is not all of them
+                budget_s = left_s if number + 1 == len(models) else left_s / 2  # one model is not all of them
+                with limited_to(budget_s, model_limit_s()):
                     result = decomposer.attempt(source)
                 yield position, result
         return
@@ -200,9 +202,9 @@ def _begin(libraries: Mapping[str, str]) -> None:
     adopt(libraries)
 
 
-def _attempt(source: ModelSource, cut: Cut) -> Decomposition | Failed:
+def _attempt(source: ModelSource, cut: Cut, most_s: float) -> Decomposition | Failed:
     """Cut a model in a process of the pool."""
-    with Decomposer(cut) as decomposer:
+    with Decomposer(cut) as decomposer, limited_to(math.inf, most_s):
         return decomposer.attempt(source)
 
 
@@ -215,11 +217,12 @@ def _in_pool(remaining: dict[int, ModelSource], cut: Cut, jobs: int) -> Iterator
     # A fork server, not fork: this process may have threads. Its processes inherit what it has imported.
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
+    most_s = model_limit_s()  # not of the server's environment, which is as old as the first pool
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(files_of(asked()),))
     broken: BrokenProcessPool | None = None
     try:
         futures: dict[Future[Decomposition | Failed], int] = {
-            pool.submit(_attempt, source, cut): position for position, source in remaining.items()
+            pool.submit(_attempt, source, cut, most_s): position for position, source in remaining.items()
         }
         for future in as_completed(futures):
             position = futures[future]

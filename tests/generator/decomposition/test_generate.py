@@ -266,6 +266,27 @@ def test_a_result_that_does_not_come_back_costs_only_its_model(small_models, tmp
     assert good.sequences == 10
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_one_model_has_a_limit_of_time_without_any_budget(jobs, source, monkeypatch):
+    models = [source(f"(float[1,{size}] x) => (float[1,{size}] y) {{a = Relu(x) y = Neg(a)}}") for size in (43 + jobs, 47 + jobs)]
+    monkeypatch.setenv("DLBRICKS_DECOMPOSE_S", "1e-9")
+
+    late = decompose(models, Cut(1), jobs=jobs)
+    monkeypatch.setenv("DLBRICKS_DECOMPOSE_S", "inf")
+    done = decompose(models, Cut(1), jobs=jobs)
+
+    assert all("one model may take 1e-09 s to decompose" in model.reason for model in late)
+    assert all(len(model.keys) == 2 for model in done)
+
+
+@pytest.mark.parametrize("wrong", ["soon", "-1", "nan", "0"])
+def test_a_wrong_limit_of_time_is_told(wrong, source, monkeypatch):
+    monkeypatch.setenv("DLBRICKS_DECOMPOSE_S", wrong)
+
+    with pytest.raises(UsageError, match=f"DLBRICKS_DECOMPOSE_S cannot be '{wrong}'"):
+        decompose([source("(float[1,53] x) => (float[1,53] y) {y = Relu(x)}")], Cut(1))
+
+
 def test_a_model_that_is_not_decomposed_in_time_has_a_reason_and_is_decomposed_later(source, monkeypatch):
     decomposing_module = import_module("dlbricks.generator.decomposition.decompose")
     monkeypatch.setattr(decomposing_module, "_LEAST_S", 0.0)
