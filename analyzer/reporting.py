@@ -7,8 +7,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..bricks.decomposition import Decomposition, Failed
 from ..constructor.choice import Query
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from ..generator.measurement.alone import Alone
     from ..generator.progress import ProgressCallback
 
+
+T = TypeVar("T")
 
 _GRACE = 0.1
 """Share of a budget beyond its end for analyses, which measure nothing."""
@@ -116,14 +119,19 @@ def report(
             interrupted = error
             evidence = _with_predictions(decompositions, evidence_here(decompositions, store, how), store, how)
         estimates = [*estimate(decompositions, evidence)]
-        if interrupted is None and profile_different(estimates, plan):
-            estimates = [*estimate(decompositions, evidence_here(decompositions, store, how))]
+        if interrupted is None:
+            profiled, interrupted = _until_interrupted(partial(profile_different, estimates, plan), otherwise=True)
+            if profiled:
+                estimates = [*estimate(decompositions, evidence_here(decompositions, store, how))]
     else:
         estimates = estimates_in(store, models, how, cut_of(how))
     if interpolate:
         query = (stored_here(store, how) if measure else how) or how
         estimates = estimates_between(store, models, query, cut_of(how))
-    memories, refused = _alone(estimates, how) if alone and interrupted is None else ({}, ())
+    memories: dict[str, Alone] = {}
+    refused: tuple[str, ...] = ()
+    if alone and interrupted is None:
+        (memories, refused), interrupted = _until_interrupted(partial(_alone, estimates, how), (memories, refused))
     if interrupted is None:
         sections, unasked, interrupted = _analysed(estimates, plan, write, prove=measure and prove)
     else:
@@ -132,10 +140,24 @@ def report(
     unasked += refused
     page = None
     if out is not None and any(section.estimate.error is None for section in sections):
-        page = Path(out)
-        text = render_page(sections, notes=[*notes_of(how), *unasked])
-        page.write_text(text, encoding="utf-8", errors="backslashreplace")
+        page, stopped = _until_interrupted(partial(_written, Path(out), sections, [*notes_of(how), *unasked]), None)
+        interrupted = interrupted or stopped
     return Report(sections, how, page, generated, measured, time.monotonic() - begun, unasked, interrupted)
+
+
+def _written(page: Path, sections: Sequence[Section], notes: Sequence[str]) -> Path | None:
+    """Write the page."""
+    text = render_page(sections, notes=notes)
+    page.write_text(text, encoding="utf-8", errors="backslashreplace")
+    return page
+
+
+def _until_interrupted(step: Callable[[], T], otherwise: T) -> tuple[T, KeyboardInterrupt | None]:
+    """Return what a step returns; if it is interrupted, what holds without it, and the interrupt."""
+    try:
+        return step(), None
+    except KeyboardInterrupt as error:
+        return otherwise, error
 
 
 def _first_answer(models: Sequence[Decomposition], store: Store, how: Setup) -> list[Estimate]:

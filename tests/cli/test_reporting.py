@@ -59,16 +59,17 @@ def test_a_model_that_cannot_be_read_is_one_line(cli: Cli, here: Path) -> None:
     assert [path.name for path in here.iterdir()] == ["broken.onnx"]
 
 
+@pytest.mark.parametrize("step", ["measure_missing", "profile_different", "_alone", "_analysed_model", "render_page"])
 def test_an_interrupted_report_prints_what_is_known(
-    cli: Cli, branches: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+    step: str, cli: Cli, branches: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dlbricks.analyzer.reporting.measure_missing", interrupted)
-    done = cli("report", branches, "-q")
+    monkeypatch.setattr(f"dlbricks.analyzer.reporting.{step}", interrupted)
+    done = cli("report", branches, "-q", "--budget", "15s", "--alone")
 
     assert done.code == 130
     assert done.out.splitlines()[-1].startswith("Interrupted: this is what is known so far")
-    assert (here / "report.html").exists()
+    assert (here / "report.html").exists() == (step != "render_page")
     assert done.err.splitlines()[-1] == "dlbricks: interrupted"

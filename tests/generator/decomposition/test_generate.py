@@ -268,7 +268,10 @@ def test_a_result_that_does_not_come_back_costs_only_its_model(small_models, tmp
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_one_model_has_a_limit_of_time_without_any_budget(jobs, source, monkeypatch):
-    models = [source(f"(float[1,{size}] x) => (float[1,{size}] y) {{a = Relu(x) y = Neg(a)}}") for size in (43 + jobs, 47 + jobs)]
+    models = [
+        source(f"(float[1,{size}] x) => (float[1,{size}] y) {{a = Relu(x) y = Neg(a)}}")
+        for size in (43 + jobs, 47 + jobs)
+    ]
     monkeypatch.setenv("DLBRICKS_DECOMPOSE_S", "1e-9")
 
     late = decompose(models, Cut(1), jobs=jobs)
