@@ -43,6 +43,12 @@ T = TypeVar("T")
 _GRACE = 0.1
 """Share of a budget beyond its end for analyses, which measure nothing."""
 
+_BEYOND = 0.2
+"""Share of a budget that work may take beyond it without a reason."""
+
+_LONG_S = 0.3
+"""An execution that no budget can divide."""
+
 _ALONE_S = 8.0
 """What a model takes in two processes of its own, with the arena and without it."""
 
@@ -99,7 +105,7 @@ def report(
     """
     if alone and not measure:
         raise UsageError("a model runs alone now, and nothing is measured", remedy="leave out one of both")
-    begun = time.monotonic()
+    begun, spent = time.monotonic(), _Spent()
     until = math.inf if budget_s is None else work_clock() + budget_s
     how = settled(setup or set_up()) if measure else setup or set_up()
     plan = MeasuringPlan(store, how, visits, budget_s, until, progress, _ALONE_S * len(models) if alone else 0.0)
@@ -108,6 +114,7 @@ def report(
     if measure:
         with decomposing_until(until):
             decompositions = decompose(models, cut_of(how), progress=progress)
+        spent.on("decomposing")
         evidence = evidence_here(decompositions, store, how)
         lacking = missing(decompositions, evidence)
         if first is not None and lacking and plan.room:
@@ -132,17 +139,45 @@ def report(
     refused: tuple[str, ...] = ()
     if alone and interrupted is None:
         (memories, refused), interrupted = _until_interrupted(partial(_alone, estimates, how), (memories, refused))
+    spent.on("measuring")
     if interrupted is None:
         sections, unasked, interrupted = _analysed(estimates, plan, write, prove=measure and prove)
     else:
         sections, unasked = tuple(map(Section, estimates)), ()
     sections = tuple(replace(section, alone=memories.get(section.name)) for section in sections)
     unasked += refused
+    spent.on("analyses and proofs")
     page = None
     if out is not None and any(section.estimate.error is None for section in sections):
         page, stopped = _until_interrupted(partial(_written, Path(out), sections, [*notes_of(how), *unasked]), None)
         interrupted = interrupted or stopped
+    unasked += spent.beyond(budget_s, sections)
     return Report(sections, how, page, generated, measured, time.monotonic() - begun, unasked, interrupted)
+
+
+class _Spent:
+    """The work of a report by step, in seconds."""
+
+    def __init__(self) -> None:
+        self._last = work_clock()
+        self._steps: dict[str, float] = {}
+
+    def on(self, step: str) -> None:
+        """Count the time since the last call as spent on a step."""
+        now = work_clock()
+        self._steps[step], self._last = now - self._last, now
+
+    def beyond(self, budget_s: float | None, sections: Sequence[Section]) -> tuple[str, ...]:
+        """Return the reason why a budget did not hold within ``_BEYOND``, after the page; empty if it did."""
+        self.on("the page")
+        whole_s = sum(self._steps.values())
+        if budget_s is None or whole_s <= (1 + _BEYOND) * budget_s:
+            return ()
+        step = max(self._steps, key=self._steps.__getitem__)
+        reason = f"{whole_s:.0f} s of work for a budget of {budget_s:g} s: {step} took {self._steps[step]:.0f} s"
+        slow = max(sections, key=lambda section: section.estimate.truth.ms or 0.0)
+        once_s = (slow.estimate.truth.ms or 0.0) / 1e3
+        return (f"{reason}; one execution of {slow.name} takes {once_s:.2g} s" if once_s > _LONG_S else reason,)
 
 
 def _written(page: Path, sections: Sequence[Section], notes: Sequence[str]) -> Path | None:
