@@ -212,12 +212,14 @@ class Reporter:
             note(f"{verb}: {progress.done} of {progress.total}{remaining and f', {remaining}'}")
 
     def _forecast(self, left_s: float | None) -> str:
-        """Return the words of a forecast; one that rises a second time in a row is not a forecast, and not shown."""
+        """Return the words of a forecast; none where it would be the second in a row that is above the one before."""
         if left_s is None:
             return ""
-        rises, self._told_s = left_s > self._told_s, left_s
-        self._rose, again = rises, rises and self._rose
-        return "" if again else f"about {duration(left_s)} left"
+        rises = left_s > self._told_s
+        if rises and self._rose:
+            return ""
+        self._told_s, self._rose = left_s, rises
+        return f"about {duration(left_s)} left"
 
     def _draw(self, bar: Bar, verb: str, progress: Progress, remaining: str) -> None:
         if self._task is None:
