@@ -73,7 +73,9 @@ def main() -> None:
             earlier = result["pairs"].get(pair)
             if options.again if earlier is None else not options.again and "call_ms" in earlier:
                 continue
-            made = _again(suite, earlier, options) if options.again else _measured(suite, old, new, options)
+            made = (
+                _again(suite, earlier, options, result["cpu"]) if options.again else _measured(suite, old, new, options)
+            )
             result["pairs"][pair] = made
             write(path, result, _repeated(pair, made) if options.again else _told(pair, made))
 
@@ -132,9 +134,16 @@ def _measured(suite: Suite, old: str, new: str, options: argparse.Namespace) -> 
     }
 
 
-def _again(suite: Suite, earlier: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Repeat the changes of a pair that were not repeated today, in fresh processes."""
-    today = _today()
+def _again(suite: Suite, earlier: dict[str, Any], options: argparse.Namespace, cpu: str) -> dict[str, Any]:
+    """Repeat the changes of a pair that were not repeated today, in fresh processes.
+
+    Args:
+        suite: The bricks.
+        earlier: The pair.
+        options: Of the command.
+        cpu: Of the machine that found the changes; a repetition on another one says so.
+    """
+    today, here = _today(), probe_system().cpu
     wanted = {row["key"] for row in earlier["rows"] if all(once["date"] != today for once in row.get("again", ()))}
     keys = sorted(wanted & {*suite.keys})
     seen, _ = _trying(earlier["old"], earlier["new"], options).fresh(suite, keys) if keys else ({}, None)
@@ -143,6 +152,7 @@ def _again(suite: Suite, earlier: dict[str, Any], options: argparse.Namespace) -
         levels = seen[row["key"]].levels if row["key"] in seen else None
         if levels is not None:
             once = {"date": today, "ratio": levels.difference.ratio, "ratio_ci95": levels.difference.ci95}
+            once |= {} if here == cpu else {"cpu": here}
             row = {**row, "again": [*row.get("again", ()), once]}  # noqa: PLW2901
         rows.append(row)
     return {**earlier, "rows": rows}
@@ -161,15 +171,27 @@ HELD = 0.5
 """Share of a change that a repetition has to show, as a share of logarithms."""
 
 
-def holds(row: dict[str, Any]) -> bool | None:
-    """Return True if all repetitions of a change show it; None if there is none."""
-    again = [math.log(once["ratio"]) / math.log(row["ratio"]) >= HELD for once in row.get("again", ())]
-    return all(again) if again else None
+def holds(row: dict[str, Any], cpu: str | None = None) -> bool | None:
+    """Return True if all repetitions of a change show it; None if there is none.
+
+    Args:
+        row: The change.
+        cpu: Repetitions on this processor; None: on the one that found it.
+    """
+    again = [once for once in row.get("again", ()) if once.get("cpu") == cpu]
+    shown = [math.log(once["ratio"]) / math.log(row["ratio"]) >= HELD for once in again]
+    return all(shown) if shown else None
 
 
-def on_another_day(pair: dict[str, Any]) -> bool:
-    """Return True if the changes of a pair were repeated on another day than the one that found them."""
-    return any(once["date"] != pair["date"] for row in pair["rows"] for once in row.get("again", ()))
+def on_another_day(pair: dict[str, Any], cpu: str | None = None) -> bool:
+    """Return True if the changes of a pair were repeated on another day than the one that found them.
+
+    Args:
+        pair: The pair.
+        cpu: As ``holds``.
+    """
+    again = (once for row in pair["rows"] for once in row.get("again", ()) if once.get("cpu") == cpu)
+    return any(once["date"] != pair["date"] for once in again)
 
 
 _LARGEST = 20
@@ -217,7 +239,8 @@ def _told(pair: str, row: dict[str, Any]) -> str:
 
 
 def _repeated(pair: str, made: dict[str, Any]) -> str:
-    known = [holds(row) for row in made["rows"] if row["old_ms"] >= CALL_MS]
+    cpus = {once.get("cpu") for row in made["rows"] for once in row.get("again", ())}
+    known = [holds(row, cpu) for cpu in cpus or {None} for row in made["rows"] if row["old_ms"] >= CALL_MS]
     again = [held for held in known if held is not None]
     return f"{pair}: {sum(again)} of {len(again)} changes hold; {len(known) - len(again)} not repeated"
 
