@@ -19,7 +19,7 @@ from ...bricks.suite.suite import Suite
 from ...db.queries import Filter
 from ...db.store import Store
 from ...db.values import Circumstances, Failure, Identity, Measurement, Subject, Verdict
-from ...errors import DlbricksError
+from ...errors import DlbricksError, UsageError
 from ...models import ModelSource
 from ...models.control_flow import require_bounded
 from ...models.runnable import Runnable
@@ -251,8 +251,19 @@ class Sources:
 
     @classmethod
     def of(cls, models: Sequence[Decomposition | Failed]) -> Sources:
-        """Return the sources of decomposed models; a broken model does not affect the others."""
+        """Return the sources of decomposed models; a broken model does not affect the others.
+
+        Raises:
+            UsageError: Two models have one name.
+        """
         models = _apart(models)
+        keys: dict[str, str] = {}
+        for model in readable(models):
+            if keys.setdefault(model.name, model.own.key) != model.own.key:
+                raise UsageError(
+                    f"two models are called {model.name!r}",
+                    remedy="name them in one call of find_models, which tells them apart",
+                )
         names = tuple((model.name, None if isinstance(model, Failed) else model.own.key) for model in models)
         problems = {model.name: model.reason for model in models if isinstance(model, Failed)}
         read = {model.name: model for model in readable(models)}
