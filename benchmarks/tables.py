@@ -288,19 +288,24 @@ def _atlas(folder: Path) -> str:
         calls = f"{len(short)} ({statistics.median(short):.2f})" if short else "0"
         name = f"{pair['old']} → {pair['new']}"
         counts = [pair["compared"], slower, len(long) - slower, calls, pair["left"], pair["failed"]]
-        rows.append([name, *counts, f"{pair['wall_s']:.0f}", _repeated(pair), _repeated(pair, short=True)])
+        again = [_repeated(pair, cpu, short=short) for cpu in (None, _ELSEWHERE) for short in (False, True)]
+        rows.append([name, *counts, f"{pair['wall_s']:.0f}", *again])
     head = (
         *("versions", "bricks", "slower", "faster", "below 4 µs that differ", "suspects left", "did not run"),
-        *("seconds", "held on another day", "of those below 4 µs"),
+        *("seconds", "held on another day", "of those below 4 µs", f"held on an {_ELSEWHERE}", "below 4 µs"),
     )
     return table(head, rows)
 
 
-def _repeated(pair: Result, *, short: bool = False) -> str:
-    """Return how many changes of a pair hold when they are repeated, of those that were."""
-    known = [atlas.holds(row) for row in pair["rows"] if (row["old_ms"] < atlas.CALL_MS) == short]
+_ELSEWHERE = "AMD EPYC"
+"""The other processor on which changes of the atlas were repeated, on another day."""
+
+
+def _repeated(pair: Result, cpu: str | None, *, short: bool) -> str:
+    """Return how many changes of a pair hold when they are repeated on a processor, of those that were."""
+    known = [atlas.holds(row, cpu) for row in pair["rows"] if (row["old_ms"] < atlas.CALL_MS) == short]
     again = [held for held in known if held is not None]
-    day = "" if atlas.on_another_day(pair) else ", same day"
+    day = "" if atlas.on_another_day(pair, cpu) else ", same day"
     return f"{sum(again)} of {len(again)}{day}" if again else "-"
 
 
@@ -315,12 +320,15 @@ def _atlas_changes(folder: Path) -> str:
     rows = []
     for pair, row in sorted(found, key=lambda item: -abs(math.log(item[1]["ratio"])))[:_LARGEST]:
         low, high = row["ratio_ci95"]
-        again = ", ".join(f"{once['ratio']:.2f}" for once in row.get("again", ()))
+        again = [
+            ", ".join(f"{once['ratio']:.2f}" for once in row.get("again", ()) if once.get("cpu") == cpu) or "-"
+            for cpu in (None, _ELSEWHERE)
+        ]
         rows.append([
             f"{pair['old']} → {pair['new']}", row["operator"], f"`{row['inputs']}`", f"{row['old_ms'] * 1e3:.1f}",
-            f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})", again or "-",
+            f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})", *again,
         ])  # fmt: skip
-    return table(("versions", "operator", "inputs", "µs before", "ratio", "again"), rows)
+    return table(("versions", "operator", "inputs", "µs before", "ratio", "again", f"on an {_ELSEWHERE}"), rows)
 
 
 _LARGEST = 24
@@ -401,7 +409,9 @@ def _of_estimates(folder: Path) -> Iterable[Row]:
     for name, claim, models in (
         ("epyc/accuracy-runtime-g1-t1-b1-new", "Estimates from bricks of executed graphs, one thread",
          "of new families"),
-        ("accuracy-runtime-g1-t1-b1-new", "The same", "of new families"),
+        ("epyc/accuracy-runtime-g1-t2-b1-new", "The same, two threads", "of new families"),
+        ("epyc/accuracy-fused-g1-t1-b1-new", "The same, from bricks along fusions, one thread", "of new families"),
+        ("accuracy-runtime-g1-t1-b1-new", "Bricks of executed graphs, one thread", "of new families"),
         ("accuracy-runtime-g1-t1-b1", "The same, models that were looked at during development", "of the zoo"),
         ("accuracy-runtime-g1-t2-b1-new", "The same, two threads", "of new families"),
         ("accuracy-fused-g1-t1-b1-new", "The same, from bricks along fusions", "of new families"),
@@ -629,6 +639,8 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "answers": _answers,
     "checks": _checks,
     "headline-epyc": _headline("epyc/accuracy-runtime-g1-t1-b1-new"),
+    "headline-epyc-two": _headline("epyc/accuracy-runtime-g1-t2-b1-new"),
+    "headline-epyc-fused": _headline("epyc/accuracy-fused-g1-t1-b1-new"),
     "headline-xeon": _headline("accuracy-runtime-g1-t1-b1-new"),
     "headline-two": _headline("accuracy-runtime-g1-t2-b1-new"),
     "headline-fused": _headline("accuracy-fused-g1-t1-b1-new"),
