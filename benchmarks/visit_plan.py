@@ -26,8 +26,8 @@ class Stage:
     Attributes:
         name: Name of the stage.
         kind: ``stack``, ``tests`` (of the GPU), ``agreement`` (of bricks with the CPU), ``bricks`` (alternating with
-            models), ``kernels`` (of both), ``models`` (alone), ``plans`` (of a library for a brick) or ``ceilings`` (of
-            the machine).
+            models), ``kernels`` (of both), ``models`` (alone), ``plans`` (of a library for a brick),
+            ``fastest`` (bricks with their fastest plan) or ``ceilings`` (of the machine).
         seconds: Seconds that it may use in a visit while other stages wait.
         dtype: Precision.
         cache: Cache state.
@@ -75,6 +75,7 @@ def stages(batches: Sequence[int]) -> list[Stage]:
         Stage("fused-float16", "bricks", 60, granularity=3, **half, **alone),
         Stage("attention-cudnn-float16", "bricks", 30, options=_GRAPH, granularity=5, **cudnn),
         Stage("plans-cudnn-float16", "plans", 90, **cudnn),
+        Stage("fastest-cudnn-float16", "fastest", 60, options=_GRAPH, **cudnn),
         Stage("plans-cublas-float16", "plans", 20, "float16", backend="cublas", models=False),
         Stage("plans-cudnn-float32", "plans", 40, backend="cudnn", models=False),
         Stage("float16-graph", "bricks", 60, **half),

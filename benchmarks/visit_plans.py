@@ -22,7 +22,7 @@ from dlbricks.generator.backends.registry import get
 from dlbricks.generator.device.host import open_device
 from dlbricks.generator.network.network import read_network, synthetic_network
 from visit_plan import Stage
-from visit_state import PLANS, Record, Visit
+from visit_state import PLANS, Folder, Record, Visit
 
 _WANTED = {"cudnn": {"Conv", "ConvTranspose"}, "cublas": {"MatMul", "Gemm"}}
 """Operators with a choice of plans, by library."""
@@ -31,6 +31,9 @@ WANTED = frozenset().union(*_WANTED.values())
 
 _FRUITLESS = 3
 """Processes that end before their first brick, one after the other: then no other one will fare better."""
+
+_WORTH = 0.05
+"""Share of a brick's time that another plan has to save to be measured once more."""
 
 _MOST = 40
 """Plans of a brick that are timed at most."""
@@ -54,6 +57,27 @@ def plans(visit: Visit, stage: Stage, record: Record, until: float) -> None:
     record.result = {"bricks": len(known) + done, "left": len(wanted) - done}
     if done == len(wanted):
         record.status = "done"
+
+
+def faster_plans(folder: Folder, timed: Record) -> dict[str, list[str]]:
+    """Return bricks by the name of their fastest plan, the largest savings first.
+
+    Only plans that are faster than the library's first by ``_WORTH`` in the model's state.
+
+    Args:
+        folder: Of the visits.
+        timed: The stage that timed the plans.
+    """
+    place = {"system": timed.system, "stack": timed.stack, "dtype": timed.stage["dtype"]}
+    saved: dict[str, tuple[float, list[str]]] = {}
+    for row in (row for row in folder.rows(PLANS) if place.items() <= row.items() and state_of(row) == "model"):
+        ran = [plan for plan in row["plans"] if plan.get("model_ns")]
+        best = min(ran, key=lambda plan: plan["model_ns"])
+        gain_ns = ran[0]["model_ns"] - best["model_ns"]
+        if gain_ns > _WORTH * ran[0]["model_ns"]:
+            total_ns, keys = saved.setdefault(best["name"], (0.0, []))
+            saved[best["name"]] = total_ns + gain_ns, [*keys, row["key"]]
+    return {name: keys for name, (_, keys) in sorted(saved.items(), key=lambda item: -item[1][0])}
 
 
 def best_of(row: Mapping[str, Any]) -> tuple[float, float] | None:

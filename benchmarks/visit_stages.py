@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from importlib.metadata import distributions
 from pathlib import Path
@@ -33,7 +33,7 @@ from dlbricks.generator.measurement.ceilings import measure_ceilings
 from dlbricks.generator.measurement.measure import measure
 from dlbricks.generator.measurement.run import run
 from visit_plan import Stage
-from visit_plans import plans
+from visit_plans import faster_plans, plans
 from visit_state import Record, Visit
 
 _PLANNED = 0.6
@@ -64,6 +64,7 @@ def do(visit: Visit, stage: Stage, record: Record, allowed_s: float) -> None:
         "kernels": _kernels,
         "models": _models,
         "plans": plans,
+        "fastest": _fastest,
         "ceilings": _ceilings,
     }
     kinds[stage.kind](visit, stage, record, time.monotonic() + allowed_s)
@@ -263,6 +264,28 @@ def _models(visit: Visit, stage: Stage, record: Record, until: float) -> None:  
 def _known(row: Mapping[str, Any] | None) -> bool:
     """Return True if a model has its latency, or a final reason without one."""
     return row is not None and (row["error"] is None or not row["error"].startswith("the time was up"))
+
+
+def _fastest(visit: Visit, stage: Stage, record: Record, until: float) -> None:
+    """Measure bricks with the plan that was fastest in their model's state, so that ``analyze`` knows it."""
+    timed = visit.folder.find_measured(stage.name.replace("fastest", "plans"), record.system)
+    if timed is None or timed.status != "done":
+        record.reason = "their plans are not timed yet"
+        return
+    waiting = faster_plans(visit.folder, timed)
+    done: list[str] = record.result.setdefault("done", [])
+    for plan in [plan for plan in waiting if plan not in done]:
+        if time.monotonic() >= until:
+            return
+        place = _place(visit, stage)
+        place["options"] = {**place["options"], "plan": plan}
+        with visit.folder.store() as store:
+            suite = replace(visit.suite(stage), keys=tuple(waiting[plan]))
+            report = run(suite, store=store, item_timeout_s=_ITEM_TIMEOUT_S, **place)
+        record.result.setdefault("failures", {}).update(dict(report.failures))
+        done.append(plan)
+        visit.folder.save()
+    record.status = "done"
 
 
 def _ceilings(visit: Visit, stage: Stage, record: Record, until: float) -> None:  # noqa: ARG001

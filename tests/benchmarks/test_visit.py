@@ -50,7 +50,7 @@ def test_every_kind_of_stage_is_rehearsed_resumed_reported_and_merged(cli, here)
     first = ("stack", "tests", "agreement-cudnn")
     measuring = ("cudnn-float16", "float16-graph", "views-float16-graph", "fused-float16", "fused-cudnn-float16",
                  "float16-compiled", "cpu-16")  # fmt: skip
-    more = ("--stage", *first, *measuring, "kernels-float16-graph", "plans-cudnn-float16")
+    more = ("--stage", *first, *measuring, "kernels-float16-graph", "plans-cudnn-float16", "fastest-cudnn-float16")
 
     codes = [rehearse(here / "visits", "--stage", *first), rehearse(here / "visits", *more)]
     known = stored(here / "visits")
@@ -67,6 +67,9 @@ def test_every_kind_of_stage_is_rehearsed_resumed_reported_and_merged(cli, here)
     plans = [json.loads(line) for line in (here / "visits/plans.jsonl").read_text().splitlines()]
     assert {tuple(row["operators"]) for row in plans} == {("Conv",), ("MatMul",)}
     assert all(plan["ns"] and plan["model_ns"] for row in plans for plan in row["plans"])
+    with Store.open(here / "visits/measurements.db", read_only=True) as store:
+        chosen = {stack.options.get("plan") for stack in store.stacks().values()}
+    assert "plan1" in chosen  # the first, plan9, is the slowest
 
     assert rehearse(here / "tables", "--report", "visits") == 0
     tables = json.loads((here / "tables/results.json").read_text())
@@ -115,10 +118,14 @@ def test_no_sum_of_plans_mixes_cache_states():
     assert visit_plans.best_of(both) == (12.0, 12.0)
     assert visit_plans.in_one_state([hot, both]) == [both]
     with pytest.raises(ValueError, match="several cache states"):
-        visit_analyses.selection(counts, rows, measured)
-    found = visit_analyses.selection(counts, {"a": rows["a"]}, measured)
-    assert found["state"] == "hot"
+        visit_analyses.selection(counts, rows, measured, {})
+    found = visit_analyses.selection(counts, {"a": rows["a"]}, measured, {})
+    assert (found["state"], found["default"]) == ("hot", "first plan")
     assert found["models"]["m"]["of_model"] == pytest.approx(0.16)
+    found = visit_analyses.selection(counts, {"b": rows["b"]}, measured, {"m": {"b": 32.0}})
+    assert (found["state"], found["default"]) == ("model", "framework")
+    assert found["models"]["m"]["of_model"] == pytest.approx(0.2)
+    assert visit_analyses.selection(counts, {"b": rows["b"]}, measured, {})["models"]["m"]["bricks"] == 0
 
 
 def test_kernels_of_the_model_alone_are_those_that_no_brick_has():
