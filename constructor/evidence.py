@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..bricks.decomposition import Decomposition
-from ..bricks.graph.boundary import WARM_BYTES, boundary_variants
+from ..bricks.graph.boundary import USUAL, Caches, boundary_variants
 from ..bricks.graph.footprint import is_level, level_name, nearest_levels
 from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import Cutting, LayerSequence
@@ -136,7 +136,7 @@ class Table:
         rivals: Competing measurements of all stacks and cache states, by key.
         failures: Failures of the combination's own stack.
         eager: Keys of stacks without fusion.
-        warm_bytes: What the caches of the machine hold, as its latest run measured it.
+        caches: Of the machine, as its latest run found them.
     """
 
     def __init__(
@@ -145,9 +145,9 @@ class Table:
         rivals: Mapping[str, Sequence[Measurement]],
         failures: Iterable[Failure],
         eager: Collection[str],
-        warm_bytes: int = WARM_BYTES,
+        caches: Caches = USUAL,
     ) -> None:
-        self.warm_bytes = warm_bytes
+        self.caches = caches
         self._own: defaultdict[tuple[str, str], dict[str, Measurement]] = defaultdict(dict)
         for measurement in measurements:
             self._own[measurement.key, measurement.variant][measurement.conditions.cache] = measurement
@@ -236,7 +236,7 @@ def at_boundary(
 
     The model decides which: a stored variant may be of another model.
     """
-    for place, variant in boundary_variants(graph, parts, table.warm_bytes).items():
+    for place, variant in boundary_variants(graph, parts, table.caches).items():
         if (placed := table.nearest(place[0], variant, state)) is not None:
             yield place, placed
 

@@ -468,8 +468,8 @@ LABEL = "label"
 SIZES, GIVEN = "dims", "given"
 """Options of a run with the sizes of its models' dimensions, and digests of the values given for their inputs."""
 
-WARM = "warm_bytes"
-"""Option of a run with the bytes that the machine's caches hold from one use to the next."""
+CACHES = "caches"
+"""Option of a run with the bytes that the machine's caches hold from one use to the next: a core's own, all."""
 
 MODELS = "models"
 """Name under which a run stores the names of its models, by key."""

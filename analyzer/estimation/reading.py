@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...bricks.cutting.fused import fused_sequences
 from ...bricks.decomposition import Decomposition, Failed
-from ...bricks.graph.boundary import BOUNDARY, WARM_BYTES
+from ...bricks.graph.boundary import BOUNDARY, USUAL, Caches
 from ...bricks.graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, is_level, level_name, nearest_levels
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...constructor.choice import COLD, MODEL, Choice, Query, in_parallel, narrows
@@ -25,7 +25,7 @@ from ...constructor.uncertainty.interval import Uncertainty
 from ...constructor.uncertainty.pairing import FUSION
 from ...db import Conditions, Failure, Measurement, Run, Stack, Store, Subject
 from ...db.queries import Filter
-from ...db.values import HOST, INNER, NATIVE, PARTS, PROFILED_CACHE, WARM
+from ...db.values import CACHES, HOST, INNER, NATIVE, PARTS, PROFILED_CACHE
 from ...errors import DlbricksError
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import readable
@@ -145,7 +145,7 @@ def evidence_under(  # noqa: PLR0917
         without=_apart_from(choice, stacks), parts=_NO_LATENCIES, apart=eager, reach=REACH, most=MOST_RIVALS,
     )  # fmt: skip
     runs = {run.id: run for run in store.runs()}
-    table = Table(of[Subject.BRICK], rivals, failures, eager, _warm_bytes(of[Subject.BRICK], runs))
+    table = Table(of[Subject.BRICK], rivals, failures, eager, _caches_of(of[Subject.BRICK], runs))
     brick_measurements = {
         (model.own.key, state): measured
         for model in models
@@ -271,13 +271,11 @@ def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> 
 # Executed graphs of the models.
 
 
-def _warm_bytes(bricks: Iterable[Measurement], runs: Mapping[str, Run]) -> int:
+def _caches_of(bricks: Iterable[Measurement], runs: Mapping[str, Run]) -> Caches:
     """Return what the caches of the bricks' machine hold, as their latest run found it."""
-    noted = {
-        runs[brick.run].started: runs[brick.run].options.get(WARM) for brick in bricks if brick.variant in BOUNDARY
-    }
-    latest = [warm for _, warm in sorted(noted.items()) if isinstance(warm, int)]
-    return latest[-1] if latest else WARM_BYTES
+    latest = sorted({brick.run for brick in bricks if brick.variant in BOUNDARY}, key=lambda run: runs[run].started)
+    noted = [caches for run in latest if (caches := runs[run].options.get(CACHES)) is not None]
+    return Caches(*noted[-1]) if noted and isinstance(noted[-1], Sequence) else USUAL
 
 
 def _executed_graphs(models: Sequence[Decomposition], store: Store, choice: Choice | None) -> dict[str, Interventions]:

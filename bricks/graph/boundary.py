@@ -10,7 +10,7 @@ with these values is measured as a separate variant.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..layer import LayerSequence, TensorType
 from ..operators import VIEWS
@@ -35,22 +35,30 @@ _NOTICED_BYTES = 1 << 20
 _NS_PER_MAC, _NS_PER_BYTE, _MORE_NS_PER_FAR_BYTE = 0.025, 0.05, 0.1
 """Assumed rates of one core: they decide only which variants are measured, and enter no estimate."""
 
+
+class Caches(NamedTuple):
+    """How many bytes ago something may have been touched to be still in caches.
+
+    Attributes:
+        core: In those that a core has to itself.
+        last: In the last level.
+    """
+
+    core: int
+    last: int
+
+
+USUAL = Caches(2 << 20, 64 << 20)
+"""Where nobody measured it."""
+
 Place: TypeAlias = tuple[str, tuple[int, ...]]
 """Key and layers of a sequence."""
-
-WARM_BYTES = 64 << 20
-"""What caches hold where nobody measured it."""
-
-_CORE_BYTES = 2 << 20
-"""The caches that a core has to itself."""
 
 _WORTH = 0.1
 """Least share of a brick's time that far memory may add, for a variant inside a model."""
 
 
-def boundary_variants(
-    graph: ModelGraph, parts: Iterable[LayerSequence], warm_bytes: int = WARM_BYTES
-) -> Mapping[Place, str]:
+def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence], caches: Caches = USUAL) -> Mapping[Place, str]:
     """Return the variants of ``BOUNDARY`` that sequences are, by key and layers; others are warm at both ends.
 
     More than half of the bytes of a sequence's large inputs, or outputs, decide. A model's own inputs and outputs do
@@ -59,13 +67,13 @@ def boundary_variants(
     Args:
         graph: The model's executed graph.
         parts: Its sequences.
-        warm_bytes: What the machine's caches hold (``generator.machine.warm_bytes``).
+        caches: Of the machine (``generator.machine.cache_reach``).
     """
     outside = {*graph.inputs, *graph.outputs}
     total = sum(size for size in (_size(graph, value) for value in outside) if size >= LARGE_BYTES)
     noticed = outside if total >= _NOTICED_BYTES else set[str]()
     level = own_level(graph.control, footprint(graph))
-    far = far_bytes(graph, _near(level, warm_bytes)) if level in REUSE_LEVELS else {}
+    far = far_bytes(graph, _near(level, caches)) if level in REUSE_LEVELS else {}
     if not noticed and not far:
         return {}
     given, kept = noticed.intersection(graph.inputs), noticed.intersection(graph.outputs)
@@ -73,13 +81,13 @@ def boundary_variants(
     return {(part.key, part.layers): variant for part, variant in found if variant}
 
 
-def _near(level: int, warm_bytes: int) -> int:
+def _near(level: int, caches: Caches) -> int:
     """Return how many bytes ago memory must have been touched to be less cold than in a pack of a footprint class.
 
     Packs that the last-level cache holds are read from there, and it does not matter how long ago. Packs of larger
     classes come from memory, like what a model touched more bytes ago than that cache holds.
     """
-    return _CORE_BYTES if level <= warm_bytes else max(warm_bytes, _CORE_BYTES)
+    return caches.core if level <= caches.last else max(caches)
 
 
 def _variant(

@@ -14,7 +14,7 @@ from typing import Unpack
 from ...bricks.cutting.fused import fused_units
 from ...bricks.decomposition import Decomposition, Failed, attempt
 from ...bricks.features import keep_features
-from ...bricks.graph.boundary import WARM_BYTES, boundary_variants
+from ...bricks.graph.boundary import USUAL, boundary_variants
 from ...bricks.graph.control import ControlFlow
 from ...bricks.graph.footprint import REUSE_LEVELS
 from ...bricks.graph.model_graph import ModelGraph
@@ -26,7 +26,7 @@ from ...bricks.suite.writing import refuse_foreign, write_suite
 from ...errors import UsageError
 from ...models import ModelSource, require_known
 from ...tabular import Records, Tabular
-from ..machine.cache_reach import warm_bytes
+from ..machine.cache_reach import caches_here
 from ..progress import ProgressCallback
 from .cut import Cut, CutFields, cut_from
 from .decompose import Model, decompose
@@ -272,8 +272,8 @@ def _boundary(models: Sequence[Decomposition]) -> dict[str, set[str]]:
     boundary: dict[str, set[str]] = {}
     for model in (model for model in models if model.graph.salt):
         # An executed graph is of this machine.
-        warm = warm_bytes() if model.footprint_class in REUSE_LEVELS else WARM_BYTES
-        for (key, _), variant in boundary_variants(model.graph, model.sequences, warm).items():
+        caches = caches_here() if model.footprint_class in REUSE_LEVELS else USUAL
+        for (key, _), variant in boundary_variants(model.graph, model.sequences, caches).items():
             boundary.setdefault(key, set()).add(variant)
     return boundary
 

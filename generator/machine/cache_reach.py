@@ -14,7 +14,15 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from ...bricks.graph.boundary import Caches
 from ...bricks.graph.footprint import REUSE_LEVELS
+from .cores import private_cache_bytes
+
+
+def caches_here() -> Caches:
+    """Return what the caches of this machine hold: a core's own as reported, the last level as measured."""
+    return Caches(private_cache_bytes(), warm_bytes())
+
 
 _IN_CACHE = 4 << 20
 """Bytes that every last-level cache holds."""

@@ -25,13 +25,13 @@ from ...db.queries import Filter
 from ...db.samples.statistics import BASELINE
 from ...db.store import Store
 from ...db.values import (
+    CACHES,
     GIVEN,
     MODELS,
     NATIVE,
     PARTS,
     PROFILED_CACHE,
     SIZES,
-    WARM,
     Circumstances,
     Identity,
     Stack,
@@ -46,7 +46,7 @@ from ..backends.registry import get, require_available
 from ..decomposition.cut import Cut, instruction_set, runtime_salt
 from ..decomposition.decompose import Model, decompose, decomposing_until
 from ..decomposition.executed import ExecutedGraphs
-from ..machine.cache_reach import warm_bytes
+from ..machine.cache_reach import caches_here
 from ..machine.lock import machine_lock, work_clock
 from ..machine.nvml import gpu_state
 from ..machine.system import probe_system
@@ -343,7 +343,7 @@ class _RunExecution:
             MODELS: _names(sources),
         }
         if any(member.identity.variant in BOUNDARY for group in plan.groups for member in group.members):
-            more[WARM] = warm_bytes()
+            more[CACHES] = caches_here()
         more = {name: value for name, value in more.items() if value}
         run = begin_run(self._store, self._settings, self._order, self._system, self._stack, more)
         recorder = StoreRecorder(self._store, run, self.costs)

@@ -7,7 +7,7 @@ import pytest
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph import activations
 from dlbricks.bricks.graph.activations import far_bytes
-from dlbricks.bricks.graph.boundary import boundary_variants
+from dlbricks.bricks.graph.boundary import Caches, boundary_variants
 from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.models.skeleton import Skeleton
 from hypothesis import given, settings
@@ -90,7 +90,7 @@ def test_where_packs_come_from_memory_only_what_the_caches_lost_is_far(warm_mib,
         "float[6144,1024]",
     )
 
-    found = boundary_variants(graph, sequences(graph, 1), warm_mib << 20)
+    found = boundary_variants(graph, sequences(graph, 1), Caches(2 << 20, warm_mib << 20))
 
     assert {kind for (_, (index,)), kind in found.items() if index == 8} == ({variant} if variant else set())
 

@@ -242,9 +242,9 @@ def test_what_was_measured_or_failed_is_tried_again_where_it_is_asked_for(small_
     assert {entry.run for entry in store.measurements(subject=Subject.BRICK)} == {everything.run}
 
 
-def test_two_models_of_one_name_are_refused(small_suite, store, tmp_path, source):
+def test_two_models_of_one_name_are_refused(small_suite, store, source):
     named = source("(float[1,8] x) => (float[1,8] y) {y = Relu(x)}")
-    other = replace(source("(float[1,9] x) => (float[1,9] y) {y = Relu(x)}"), name=named.name)
+    other = replace(source("(float[1,9] x) => (float[1,9] y) {y = Relu(x)}", name="other"), name=named.name)
 
     with pytest.raises(UsageError, match=f"two models are called '{named.name}'"):
         run(small_suite, store=store, models=[named, other], **QUICKEST)
