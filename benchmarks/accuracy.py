@@ -1,7 +1,7 @@
 """How well estimates add up, on a machine as it is.
 
     python benchmarks/accuracy.py [--graph runtime] [-g 1] [--threads 1] [--batch 1] [--half HALF] [--models ...]
-                                  [--backend NAME] [--option NAME=VALUE] [--cache model]
+                                  [--list FILES.tsv] [--backend NAME] [--option NAME=VALUE] [--cache model]
 
 The zoo is ``benchmarks/zoo.csv`` (the exports need the ``zoo`` extra). The protocol was tuned on the half ``tune``;
 ``held`` was set aside then and has been seen since; ``new`` was added later. ``--half`` selects halves. One run
@@ -13,8 +13,8 @@ machine, which may have another version of the runtime (for ``fused`` bricks). A
 are given up, and the model is reported.
 
 Written under ``--out``: ``accuracy-[<backend>-][<option>-]<graph>-g<G>-t<threads>-b<batch>[-<cache>][-elsewhere]
-[-<half>]`` as ``.json``: every figure, with the stack and the costs of the run. Results with options or another cache
-state do not calibrate intervals.
+[-<half>][-files]`` as ``.json``: every figure, with the stack and the costs of the run. Results with options or another
+cache state do not calibrate intervals.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ from dlbricks.generator.network.packed import PACKING
 from dlbricks.models import ModelSource, find_models
 from facts import HALVES, chosen, entry, generated, provenance, quietness, restriction, spent
 from figures import middle, number, parser, percent, setting, share, table, versions, within, write
+from improved import files
 
 _LIMITS = (3, 5, 10, 15)
 _CHILD = "--run-here"
@@ -66,7 +68,8 @@ def main() -> None:
         options.db = options.db or folder / "accuracy.db"
         store = resources.enter_context(Store.open(options.db))
         batches = [options.batch] if options.batch != 1 else []
-        sources = find_models(chosen(options.models, options.half), batches=batches)
+        names = chosen(options.models, options.half)
+        sources = listed(options.list) if options.list else find_models(names, batches=batches)
         result = experiment(sources, store, folder, options)
     result["cost"]["wall_s"] = time.monotonic() - begun
     write(options.out / f"{_name(result)}.json", result, report(result))
@@ -75,6 +78,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     options = shared(__doc__)
     options.add_argument("--batch", type=int, default=1)
+    options.add_argument("--list", type=Path, metavar="FILES.tsv", help="files of packages, instead of the zoo")
     options.add_argument("--db", type=Path, help="keep the measurements; a second call goes on with them")
     options.add_argument(
         "--backend", default="onnxruntime", help="which reports --graph runtime or fused, where it can"
@@ -133,7 +137,16 @@ def _name(result: Mapping[str, Any]) -> str:
     name += f"{result['graph']}-g{result['granularity']}-t{result['threads']}-b{result['batch']}"
     name += f"-{result['cache']}" if result["cache"] != "model" else ""
     name += "-elsewhere" if result["generated_with"] else ""
-    return name + restriction(result["half"] or ())
+    return name + restriction(result["half"] or ()) + ("-files" if result["files"] else "")
+
+
+def listed(path: Path) -> list[ModelSource]:
+    """Return the models of a list, as ``improved.py`` has it; each is named by its package and file."""
+    sources = []
+    for file, dims, package in files(argparse.Namespace(models=(), list=path)):
+        (source,) = find_models([file], dims=dims) if dims else find_models([file])
+        sources.append(replace(source, name=f"{package.partition(' ')[0]}__{Path(file).stem}"))
+    return sources
 
 
 def experiment(
@@ -171,6 +184,7 @@ def experiment(
         "packing": PACKING,
         "unit": "session",
         "half": [half for half in HALVES if half in options.half] or None,
+        "files": options.list is not None,
         "method_sd": method_error(_method(options, store, done), store.systems()[done.system].cpu).sd,
         "generated_with": version("onnxruntime") if options.elsewhere else None,
         "bricks": {name: getattr(generation, name) for name in ("sequences", "unique")}
