@@ -37,6 +37,7 @@ from busy import busy
 from dlbricks import gate
 from dlbricks.analyzer.findings.proof import Proving, proof_of
 from dlbricks.db.values import runtime_from
+from dlbricks.generator.machine.system import probe_system
 from dlbricks.generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from dlbricks.models import ModelSource, find_models
 from figures import parser, read, write
@@ -107,7 +108,11 @@ def experiment(options: argparse.Namespace, folder: Path) -> None:
 def curve(options: argparse.Namespace, folder: Path) -> None:
     """Compare models with copies that are slower by known shares; the file is written after each try."""
     path = options.out / f"power-t{options.threads}.json"
-    rows: list[dict[str, Any]] = read(path, {"rows": []})["rows"]
+    cpu = probe_system().cpu
+    earlier = read(path, {"cpu": cpu, "rows": []})
+    if earlier["cpu"] != cpu:
+        raise SystemExit(f"{path} is of {earlier['cpu']}: give another --out")
+    rows: list[dict[str, Any]] = earlier["rows"]
     pairs = []
     for number, source in enumerate(find_models(options.models)):
         old = folder / f"{number}.onnx"
@@ -121,7 +126,7 @@ def curve(options: argparse.Namespace, folder: Path) -> None:
             for name, share, injected, before, after in pairs:
                 tried = _tried(before, after, options, minimum_effect=None)
                 rows.append({"model": name, "share": share, "injected": injected, "loops": loops, **tried})
-                write(path, {"threads": options.threads, "rows": rows}, _told(rows[-1], number))
+                write(path, {"cpu": cpu, "threads": options.threads, "rows": rows}, _told(rows[-1], number))
 
 
 def _slowed_by(old: Path, new: Path, share: float) -> float:

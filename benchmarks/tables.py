@@ -257,7 +257,7 @@ def _gates(folder: Path) -> str:
 def _power(folder: Path) -> str:
     """Return what ``compare OLD NEW`` tells by default, by the real difference and what runs beside."""
     rows = []
-    for path in sorted(folder.glob("power-t*.json")):
+    for path in sorted(folder.rglob("power-t*.json")):
         found = read(path)
         for loops, share in sorted({(row["loops"], row["share"]) for row in found["rows"]}):
             tries = [row for row in found["rows"] if (row["loops"], row["share"]) == (loops, share)]
@@ -268,12 +268,12 @@ def _power(folder: Path) -> str:
             injected = [percent(row["injected"]) for row in sorted(tries, key=lambda row: row["injected"])]
             copy = f"{injected[0]} to {injected[-1]}" if share else "0"
             rows.append([
-                f"[{found['threads']}](../results/{path.name})", loops, copy,
+                f"[{found['threads']}, {found['cpu']}](../results/{path.relative_to(folder)})", loops, copy,
                 len(tries), len({row["model"] for row in tries}), said["SLOWER"] + said["FASTER"], said["SAME"],
                 f"{statistics.fmean(apart):+.2%} ± {half:.2%}", percent(statistics.fmean(held)),
                 f"{statistics.median(row['wall_s'] for row in tries):.0f}",
             ])  # fmt: skip
-    head = ("threads", "busy loops", "new model slower by", "tries", "models", "SLOWER or FASTER", "SAME",
+    head = ("threads, machine", "busy loops", "new model slower by", "tries", "models", "SLOWER or FASTER", "SAME",
             "reads too much by", "intervals hold", "seconds, median")  # fmt: skip
     return table(head, rows)
 
