@@ -54,8 +54,11 @@ SCATTER = CONSTANTS.with_name("scatter.json")
 Place = tuple[str, str, int, str]
 """Backend, device, threads, and subject: ``bricks`` or ``model``."""
 
-_BESIDE = ("again", "xeon-2.5ghz", "epyc")
-"""Folders of runs that are no headline, and show what runs differ by as well as others."""
+_BESIDE = ("again", "xeon-2.5ghz", "epyc", "epyc-again")
+"""Folders of runs that show what runs differ by."""
+
+_FITTED = ("", "epyc")
+"""Folders with a run of the whole zoo, each on a machine of its own."""
 
 _UNDISTURBED = {"bricks": "undisturbed_ms", "model": "measured_undisturbed_ms"}
 _REPEATED = {"bricks": "estimate_undisturbed", "model": "own_undisturbed"}
@@ -72,12 +75,13 @@ def main() -> None:
 
 def accuracies(folder: Path) -> dict[str, Mapping[str, Any]]:
     """Return the accuracies of the whole zoo under today's protocol, with models as they run, by name."""
-    found = {path.stem: read(path) for path in sorted(folder.glob("accuracy-*.json"))}
+    paths = [path for place in _FITTED for path in sorted((folder / place).glob("accuracy-*.json"))]
+    found = {path.relative_to(folder).with_suffix("").as_posix(): read(path) for path in paths}
     return {
         name: one
         for name, one in found.items()
         if one.get("protocol") == PROTOCOL
-        and not (one.get("half") or one.get("given"))
+        and not (one.get("half") or one.get("files") or one.get("given"))
         and one.get("cache", "model") == "model"
         and (one["threads"] == 1 or _packing(one) == PACKING)
     }
@@ -170,11 +174,12 @@ def validated(name: str, fitted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the error of the method over one run, and the share of intervals that contain 1 in other data."""
     made = calibrated(fitted["models"], fitted["method_sd"])
     others = {name: {**fitted, "models": [row for row in fitted["models"] if row["half"] == "new"]}}
-    beside = (RESULTS / place / f"{name}{half}.json" for place in _BESIDE for half in ("", "-new"))
-    for path in (RESULTS / f"{name}-new.json", *beside):
-        one = read(path, {})
-        if one.get("protocol") == PROTOCOL:
-            others[path.relative_to(RESULTS).with_suffix("").as_posix()] = one
+    stem = Path(name).name
+    beside = (f"{place}/{stem}{more}" for place in _BESIDE for more in ("", "-new", "-files"))
+    for other in (f"{name}-new", *dict.fromkeys((stem, f"{stem}-new", *beside))):
+        one = read(RESULTS / f"{other}.json", {})
+        if other != name and one.get("protocol") == PROTOCOL:
+            others[other] = one
     coverage = {}
     for other, one in others.items():
         rows = [row for row in one["models"] if row["ratio"] is not None]

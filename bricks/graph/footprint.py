@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from ..layer import Layer, LayerSequence, LayerState, Role
 from ..work import reads_of, weights_read
+from .activations import plan
 from .control import ControlFlow
 from .model_graph import ModelGraph
 
@@ -37,10 +38,11 @@ _LEVELS = (CORE_LEVEL, *REPEAT_LEVELS, *REUSE_LEVELS)
 
 
 def footprint(graph: ModelGraph) -> int:
-    """Return the bytes that one inference touches: weights that it reads, and the peak of live activations.
+    """Return the bytes that one inference touches: weights that it reads, and the memory of activations.
 
-    Activations reuse memory, as runtimes plan it. Each weight counts once, an embedding table only with the rows that
-    are read.
+    Of an executed graph it is the memory that the runtime plans. The other layers of a model's own graph are not known:
+    the peak of live activations stands for it. Each weight counts once, an embedding table only with the rows that are
+    read.
     """
     live = [layer for layer in graph.layers if layer.state is LayerState.LIVE]
     last = {
@@ -49,7 +51,7 @@ def footprint(graph: ModelGraph) -> int:
         for operand in layer.operands
         if operand.type is not None and operand.role is Role.ACTIVATION
     }
-    return weights_read(live) + _peak(graph, last)
+    return weights_read(live) + (_planned(graph, last) if graph.salt else _peak(graph, last))
 
 
 def level_of(distance: int) -> int:
@@ -96,6 +98,13 @@ def is_level(name: str) -> bool:
 def has_calls(state: str) -> bool:
     """Return True if bricks in a cache state run alone, each with calls of its own; in packs they have none."""
     return parse_level(state) in (None, CORE_LEVEL)
+
+
+def _planned(graph: ModelGraph, last: dict[str, int]) -> int:
+    """Return the bytes of planned memory, and of the model's inputs and outputs, which are their caller's."""
+    given = sum(kind.nbytes for value, kind in graph.inputs.items() if kind is not None and value in last)
+    kept = sum(kind.nbytes for value in graph.outputs if (kind := graph.types.get(value)) is not None)
+    return plan(graph).extent + given + kept
 
 
 def _peak(graph: ModelGraph, last: dict[str, int]) -> int:

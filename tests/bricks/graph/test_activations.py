@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import onnx.parser
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph import activations
-from dlbricks.bricks.graph.activations import far_bytes
+from dlbricks.bricks.graph.activations import far_bytes, plan
 from dlbricks.bricks.graph.boundary import Caches, boundary_variants
+from dlbricks.bricks.graph.footprint import footprint
 from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.models.skeleton import Skeleton
 from hypothesis import given, settings
@@ -93,6 +97,47 @@ def test_where_packs_come_from_memory_only_what_the_caches_lost_is_far(warm_mib,
     found = boundary_variants(graph, sequences(graph, 1), Caches(2 << 20, warm_mib << 20))
 
     assert {kind for (_, (index,)), kind in found.items() if index == 8} == ({variant} if variant else set())
+
+
+def test_a_buffer_is_taken_again_by_results_of_its_shape_alone():
+    """ONNX Runtime compares shapes, not sizes: two shapes of one size keep two buffers."""
+    turned = "Transpose<perm=[0,2,1,3]>"
+    graph = graph_of(f"a = {turned}(x) b = {turned}(a) c = {turned}(b) d = {turned}(c) y = Softmax(d)")
+
+    planned = plan(graph)
+
+    assert planned.buffers["a"] == planned.buffers["c"] != planned.buffers["b"] == planned.buffers["d"]
+    assert planned.extent == 2 * graph.types["a"].nbytes
+
+
+def test_the_footprint_of_an_executed_graph_has_the_memory_that_the_runtime_plans():
+    """A buffer that is taken again later is occupied in between, although nothing in it is alive."""
+    turned = "Transpose<perm=[0,2,1,3]>"
+    graph = graph_of(f"a = Softmax(x) b = {turned}(a) c = Softmax(b) d = {turned}(c) y = Softmax(d)")
+    size = graph.types["a"].nbytes
+
+    assert plan(graph).extent == 3 * size
+    assert footprint(graph) == 3 * size  # the model's input, and two that are alive
+    assert footprint(replace(graph, salt="of a runtime")) == 5 * size  # input and output, and what is planned
+
+
+@settings(max_examples=50)
+@given(data=st.data())
+def test_buffers_that_are_used_at_one_time_lie_apart(draw_model, data):
+    graph = build_graph(Skeleton(draw_model(data)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(activations, "LARGE_BYTES", 1)
+        planned = plan(graph)
+
+    used: dict[str, list[int]] = {}
+    for layer in (graph.layers[index] for index in graph.live):
+        for value in {*layer.outputs, *(operand.value for operand in layer.operands)} & planned.buffers.keys():
+            used.setdefault(planned.buffers[value], []).append(layer.index)
+            begin, end = planned.spans[planned.buffers[value]]
+            assert end - begin == graph.types[value].nbytes
+    for one, other in itertools.combinations(used, 2):
+        if max(min(used[one]), min(used[other])) <= min(max(used[one]), max(used[other])):
+            assert planned.spans[one][1] <= planned.spans[other][0] or planned.spans[other][1] <= planned.spans[one][0]
 
 
 @settings(max_examples=50)
