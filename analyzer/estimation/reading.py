@@ -274,8 +274,11 @@ def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> 
 def _caches_of(bricks: Iterable[Measurement], runs: Mapping[str, Run]) -> Caches:
     """Return what the caches of the bricks' machine hold, as their latest run found it."""
     latest = sorted({brick.run for brick in bricks if brick.variant in BOUNDARY}, key=lambda run: runs[run].started)
-    noted = [caches for run in latest if (caches := runs[run].options.get(CACHES)) is not None]
-    return Caches(*noted[-1]) if noted and isinstance(noted[-1], Sequence) else USUAL
+    for run in reversed(latest):
+        match runs[run].options.get(CACHES):
+            case [int(core), int(last)]:
+                return Caches(core, last)
+    return USUAL
 
 
 def _executed_graphs(models: Sequence[Decomposition], store: Store, choice: Choice | None) -> dict[str, Interventions]:

@@ -1,0 +1,33 @@
+"""What an estimate reads beside latencies: the caches of the machine that measured."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from dlbricks.analyzer.estimation.reading import _caches_of
+from dlbricks.bricks.graph.boundary import USUAL, Caches
+
+
+@pytest.mark.parametrize(
+    ("noted", "expected"),
+    [
+        ([None], USUAL),
+        ([[1 << 20, 16 << 20]], Caches(1 << 20, 16 << 20)),
+        ([[1, 2], [1 << 20, 8 << 20]], Caches(1 << 20, 8 << 20)),
+        ([[1 << 20, 8 << 20], None], Caches(1 << 20, 8 << 20)),
+        (["text"], USUAL),
+        ([[1, 2, 3]], USUAL),
+        ([[1, "2"]], USUAL),
+    ],
+)
+def test_caches_are_those_of_the_latest_run_that_noted_any(noted, expected):
+    runs = {
+        str(number): SimpleNamespace(
+            started=f"2026-11-{number + 10}", options={} if caches is None else {"caches": caches}
+        )
+        for number, caches in enumerate(noted)
+    }
+    bricks = [SimpleNamespace(run=run, variant="kept") for run in runs] + [SimpleNamespace(run="0", variant="")]
+
+    assert _caches_of(bricks, runs) == expected
