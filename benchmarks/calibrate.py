@@ -106,7 +106,7 @@ def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
         found, cpu = validated(name, one), one["system"]["cpu"]
         everything = _errors([*known, *_new_families(name, one)], one["method_sd"])
         shipped = fitted_sd(*everything)
-        others = {place: other for place, other in found["validation"].items() if not place.startswith(name)}
+        others = {place: other for place, other in found["validation"].items() if place not in {name, f"{name}-new"}}
         here = [place for place, other in others.items() if other["cpu"] == cpu]
         held = math.fsum(_held_by(shipped, place) * others[place]["models"] for place in here)
         sds = [shipped, found["sd"], *(other["sd"] for other in found["validation"].values())]

@@ -167,9 +167,10 @@ def _calibration(folder: Path) -> str:
     rows = []
     for name, one in _of(folder, "calibration").items():
         figures = [percent(one[key]) for key in ("bias", "sd", "median_half_width")]
-        coverage = [f"{percent(seen['hold_1'])} of {seen['models']}" for seen in one["validation"].values()]
-        rows.append([name.removeprefix("accuracy-"), one["models"], *figures, "; ".join(coverage)])
-    return table(("fitted to", "models", "bias", "error of the method (sd)", "half-width", "hold elsewhere"), rows)
+        shares = [seen["hold_1"] for seen in one["validation"].values()]
+        coverage = f"{len(shares)}: {min(shares):.0%} to {max(shares):.0%}" if shares else ""
+        rows.append([name.removeprefix("accuracy-"), one["models"], *figures, coverage])
+    return table(("fitted to", "models", "bias", "error of the method (sd)", "half-width", "other data hold"), rows)
 
 
 def _scatter(folder: Path) -> str:
