@@ -24,7 +24,7 @@
     │   ├── WorkerTimeout             it did not answer in time
     │   └── WorkerOutOfMemory         it hit its memory limit
     ├── MachineBusy                   another dlbricks process is measuring here
-    ├── OutOfTime                     the budget ended before anything was measured
+    ├── OutOfTime                     the budget, or the time of one model, ended before anything was measured
     └── StoreError                    the database cannot be used
         ├── DatabaseLocked            another process holds it
         ├── DatabaseReadOnly          it cannot be written
@@ -177,7 +177,7 @@ class MachineBusy(DlbricksError):
 
 
 class OutOfTime(DlbricksError):
-    """Raised when a budget ends before anything was measured."""
+    """Raised when a budget, or the time of one model, ends before anything was measured."""
 
 
 class StoreError(DlbricksError):

@@ -181,9 +181,14 @@ class _Spent:
 
 
 def _written(page: Path, sections: Sequence[Section], notes: Sequence[str]) -> Path | None:
-    """Write the page."""
+    """Write the page, whole or not at all."""
     text = render_page(sections, notes=notes)
-    page.write_text(text, encoding="utf-8", errors="backslashreplace")
+    new = page.with_name(f".{page.name}.new")
+    try:
+        new.write_text(text, encoding="utf-8", errors="backslashreplace")
+        new.replace(page)
+    finally:
+        new.unlink(missing_ok=True)
     return page
 
 

@@ -144,7 +144,12 @@ def _again(suite: Suite, earlier: dict[str, Any], options: argparse.Namespace, c
         cpu: Of the machine that found the changes; a repetition on another one says so.
     """
     today, here = _today(), probe_system().cpu
-    wanted = {row["key"] for row in earlier["rows"] if all(once["date"] != today for once in row.get("again", ()))}
+    mine = (today, None if here == cpu else here)
+    wanted = {
+        row["key"]
+        for row in earlier["rows"]
+        if all((once["date"], once.get("cpu")) != mine for once in row.get("again", ()))
+    }
     keys = sorted(wanted & {*suite.keys})
     seen, _ = _trying(earlier["old"], earlier["new"], options).fresh(suite, keys) if keys else ({}, None)
     rows = []

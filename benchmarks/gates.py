@@ -110,8 +110,8 @@ def curve(options: argparse.Namespace, folder: Path) -> None:
     path = options.out / f"power-t{options.threads}.json"
     cpu = probe_system().cpu
     earlier = read(path, {"cpu": cpu, "rows": []})
-    if earlier["cpu"] != cpu:
-        raise SystemExit(f"{path} is of {earlier['cpu']}: give another --out")
+    if earlier.get("cpu") != cpu:
+        raise SystemExit(f"{path} is of {earlier.get('cpu', 'an unknown processor')}: give another --out")
     rows: list[dict[str, Any]] = earlier["rows"]
     pairs = []
     for number, source in enumerate(find_models(options.models)):

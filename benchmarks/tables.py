@@ -420,7 +420,8 @@ def _of_estimates(folder: Path) -> Iterable[Row]:
     ):  # fmt: skip
         result = _of(folder, name)
         told, worst = _told(result), _worst(result["summary"]["all"])
-        tested = f"{told['models']} models {models}, {result['system']['cpu']} {_data(name)}"
+        known = sum(row["ratio"] is not None for row in result["models"])
+        tested = f"{known} models {models}, {result['system']['cpu']} {_data(name)}"
         yield claim, tested, f"median error {told['median']}, {told['near']} within 10 %, worst {worst}"
 
 

@@ -269,7 +269,7 @@ def _known(row: Mapping[str, Any] | None) -> bool:
 def _fastest(visit: Visit, stage: Stage, record: Record, until: float) -> None:
     """Measure bricks with the plan that was fastest in their model's state, so that ``analyze`` knows it."""
     timed = visit.folder.find_measured(stage.name.replace("fastest", "plans"), record.system)
-    if timed is None or timed.status != "done":
+    if timed is None:
         record.reason = "their plans are not timed yet"
         return
     waiting = faster_plans(visit.folder, timed)

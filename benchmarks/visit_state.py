@@ -155,9 +155,9 @@ class Folder:
         return next((each for each in self.records if (each.stage["name"], each.system, each.stack) == place), None)
 
     def find_measured(self, name: str, system: str) -> Record | None:
-        """Return the newest record of a stage on a system, of any stack, that has measured something."""
+        """Return the newest record of a finished stage on a system, of any stack."""
         mine = (each for each in reversed(self.records) if (each.stage["name"], each.system) == (name, system))
-        return next((each for each in mine if each.stack), None)
+        return next((each for each in mine if each.stack and each.status == "done"), None)
 
     def save(self) -> None:
         """Write the state, whole or not at all."""

@@ -180,6 +180,7 @@ class Reporter:
         self._begun_s = clock()
         self._noted_s = self._drawn_s = float("-inf")
         self._told_s, self._rose = math.inf, False
+        self._told_of: object = None
         self._bar: Bar | None = None
         self._task: TaskID | None = None
 
@@ -200,6 +201,8 @@ class Reporter:
         if self._quiet:
             return
         verb, now = _VERBS.get(progress.stage, str(progress.stage)) + self.part, self._clock()
+        if self._told_of != (progress.stage, self.part):  # another step, with a forecast of its own
+            self._told_of, self._told_s, self._rose = (progress.stage, self.part), math.inf, False
         has_forecast = progress.remaining_s is not None and (now - self._begun_s >= _FIRST_S or not progress.done)
         left_s = progress.remaining_s if has_forecast else None
         if self._bar is not None:

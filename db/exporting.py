@@ -16,7 +16,7 @@ from .rows import Row, statistics_row
 from .samples.statistics import BASELINE
 from .store import Store
 from .transfer import Policy, transfer
-from .values import Run, Stack, Subject
+from .values import CACHES, Run, Stack, Subject
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +29,7 @@ _PUBLIC_OPTIONS = frozenset(
     {
         *("backend", "device", "threads", "cache", "dtype", "processes", "rounds", "unroll", "granularity", "visits"),
         *("budget_s", "item_budget_s", "item_timeout_s", "min_samples", "max_samples", "memory_bytes", "seed"),
-        "sessions",
+        *("sessions", CACHES),
     }
 )
 _PUBLIC_STATE = frozenset(

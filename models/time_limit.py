@@ -16,10 +16,11 @@ T = TypeVar("T")
 
 
 VARIABLE = "DLBRICKS_DECOMPOSE_S"
-"""Environment variable with the seconds that one model may take to decompose."""
+"""Environment variable with the seconds that one model may take to decompose where there is no budget."""
 
-_MOST_S = 180.0
-"""Its default: twenty thousand nodes take 22 s, on a busy machine three times as long."""
+_MOST_S = 300.0
+"""Its default: twenty thousand nodes take 22 s, on a busy machine three times as long; a runtime may take 220 s to load
+2 GB."""
 
 _LONGER = "give a longer --budget; models that are decomposed are kept for the next call"
 _MORE = f"set {VARIABLE} to more seconds, or to inf"

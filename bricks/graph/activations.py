@@ -67,14 +67,20 @@ class _Sharing:
     freed: list[str] = field(default_factory=list)
     used: dict[str, Span] = field(default_factory=dict)
 
-    def chosen(self, layer: Layer, kind: TensorType) -> str | None:
-        """Return the buffer that a result shares; empty for the caller's memory, None for a new one."""
+    def chosen(self, layer: Layer, kind: TensorType, types: Mapping[str, TensorType]) -> str | None:
+        """Return the buffer that a result shares; empty for the caller's memory, None for a new one.
+
+        Args:
+            layer: The layer that writes it.
+            kind: Its type.
+            types: Types of all values.
+        """
         read = list(_reads(layer))
         if layer.op_type in VIEWS:
             return self.buffers.get(read[0], "") if read else None
-        for value, times in Counter(read).items() if layer.op_type in ELEMENTWISE else ():
+        for value in read if layer.op_type in ELEMENTWISE else ():
             buffer = self.buffers.get(value, "")
-            if buffer and self.waiting[buffer] == times and _alike(self.kinds[buffer], kind):
+            if buffer and self.waiting[buffer] == 1 and value in types and _alike(types[value], kind):
                 return buffer
         for buffer in reversed(self.freed):
             if _alike(self.kinds[buffer], kind):
@@ -93,7 +99,7 @@ def plan(graph: ModelGraph) -> MemoryPlan:
         for value, kind in _large_results(layer):
             if value in graph.outputs:
                 continue
-            buffer = sharing.chosen(layer, kind)
+            buffer = sharing.chosen(layer, kind, graph.types)
             if buffer is None:
                 buffer = value
                 sharing.kinds[buffer] = kind

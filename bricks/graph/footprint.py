@@ -1,7 +1,7 @@
 """The bytes that one inference touches, which decide how cold a model's weights are at their next use.
 
 A weight is read once per inference, so its reuse distance is the footprint of the whole model. A brick is measured
-among others that together touch about as many bytes, in one of four classes; a model uses the class nearest to its
+among others that together touch about as many bytes, in one of five classes; a model uses the class nearest to its
 footprint. Smaller classes exist for weights that a loop's iterations share (``reuse``).
 """
 
@@ -82,7 +82,9 @@ def nearest_levels(name: str) -> list[str]:
     if level is None:
         return [name]
     others = REUSE_LEVELS if level in REUSE_LEVELS else _LEVELS
-    return [level_name(other) for other in sorted(others, key=lambda other: abs(math.log(other / level)))]
+    larger = -1 if level in REUSE_LEVELS else 1  # of two equally near classes of models the larger was theirs before
+    nearest = sorted(others, key=lambda other: (abs(math.log2(other / level)), larger * other))
+    return [level_name(other) for other in nearest]
 
 
 def parse_level(name: str) -> int | None:

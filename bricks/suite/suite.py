@@ -5,7 +5,8 @@
     SUITE/manifest.json         schema, granularity, how it was cut, and each brick's key, digest and size
     SUITE/bricks/<key>.onnx     one small ONNX file per brick
 
-Sorted by key, without names or times: the same bricks give the same bytes on every machine.
+Sorted by key, without names or times: the same bricks give the same bytes on every machine. Of an executed graph the
+manifest also has the variants that this machine's caches require.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def decomposed(
             for number, (position, source) in enumerate(models.items()):
                 left_s = until - work_clock()
                 budget_s = left_s if number + 1 == len(models) else left_s / 2  # one model is not all of them
-                with limited_to(budget_s, model_limit_s()):
+                with limited_to(budget_s, model_limit_s() if math.isinf(until) else math.inf):
                     result = decomposer.attempt(source)
                 yield position, result
         return

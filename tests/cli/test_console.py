@@ -54,6 +54,16 @@ def test_no_two_shown_forecasts_in_a_row_rise(capsys: pytest.CaptureFixture[str]
     assert lines == ["30 s left", "20 s left", "25 s left", "", "", "", "24 s left", "26 s left"]
 
 
+def test_the_forecast_of_another_step_is_none_that_rose(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = [0.0]
+    steps = [(Stage.GENERATE, 3.0), (Stage.GENERATE, 5.0), (Stage.SAMPLE, 300.0), (Stage.SAMPLE, 280.0)]
+    with Reporter(clock=lambda: clock[0]) as progress:
+        follow(progress, clock, [Progress(stage, n, 9, "m", 10.0 * (n + 1), s) for n, (stage, s) in enumerate(steps)])
+
+    lines = [line.partition(", about ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["3.0 s left", "5.0 s left", "5 min 00 s left", "4 min 40 s left"]
+
+
 @pytest.mark.parametrize(("quiet", "seconds"), [(False, 1.9), (True, 600.0)])
 def test_what_is_quick_or_quiet_says_nothing(capsys: pytest.CaptureFixture[str], quiet: bool, seconds: float) -> None:
     clock = [0.0]

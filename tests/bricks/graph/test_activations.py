@@ -110,6 +110,17 @@ def test_a_buffer_is_taken_again_by_results_of_its_shape_alone():
     assert planned.extent == 2 * graph.types["a"].nbytes
 
 
+def test_an_operator_on_elements_writes_over_an_input_of_its_own_shape():
+    """The shape of the value that it reads, not that of the buffer's first value; one that it reads twice is kept."""
+    seen = plan(graph_of("a = Softmax(x) s = Shape(x) r = Reshape(a, s) m = Relu(r) y = Softmax(m)"))
+    flat = plan(graph_of("a = Softmax(x) r = Flatten(a) m = Relu(r) y = Softmax(m)", out="float[1,1048576]"))
+    twice = plan(graph_of("a = Softmax(x) m = Mul(a, a) y = Softmax(m)"))
+
+    assert seen.buffers["m"] == seen.buffers["r"] == "a"
+    assert flat.buffers["m"] == flat.buffers["r"] == "a"
+    assert twice.buffers["m"] == "m"
+
+
 def test_the_footprint_of_an_executed_graph_has_the_memory_that_the_runtime_plans():
     """A buffer that is taken again later is occupied in between, although nothing in it is alive."""
     turned = "Transpose<perm=[0,2,1,3]>"

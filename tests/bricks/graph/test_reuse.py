@@ -202,5 +202,6 @@ def test_what_iterations_found_stands_for_no_model() -> None:
     small = {level_name(level) for level in (CORE_LEVEL, *REPEAT_LEVELS)}
 
     assert all(small.isdisjoint(nearest_levels(level_name(level))) for level in REUSE_LEVELS)
+    assert nearest_levels("16MiB") == ["16MiB", "32MiB", "8MiB", "64MiB", "128MiB"]
     larger = ["32MiB", "64MiB", "128MiB"]
     assert nearest_levels("256KiB") == ["256KiB", "512KiB", "64KiB", "1MiB", "2MiB", "8MiB", "16MiB", *larger]

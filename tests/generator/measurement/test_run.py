@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import psutil
 import pytest
+from dlbricks.bricks.graph.boundary import Caches
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db import Store
@@ -240,6 +241,20 @@ def test_what_was_measured_or_failed_is_tried_again_where_it_is_asked_for(small_
     assert (everything.measured, everything.reused) == (10, 0)
     assert len(store.measurements(subject=Subject.BRICK, latest=False)) == 20
     assert {entry.run for entry in store.measurements(subject=Subject.BRICK)} == {everything.run}
+
+
+def test_a_run_with_cold_variants_notes_what_the_caches_hold(store, suite_of, monkeypatch):
+    """Generating and reading choose variants by it."""
+    cache = "float[1,1200,256]"
+    body = f"({cache} x) => ({cache} y) {{a = Relu(x) b = Softmax(a) y = Neg(b)}}"
+    monkeypatch.setattr("dlbricks.generator.measurement.execution.caches_here", lambda: Caches(3 << 20, 32 << 20))
+    suite, models = suite_of(body, graph="runtime")
+
+    report = run(suite, store=store, models=models, **PACKED)
+
+    assert {variant for key in suite.keys for variant in suite.boundary(key)} >= {"kept"}
+    (noted,) = [one for one in store.runs() if one.id == report.run]
+    assert noted.options["caches"] == [3 << 20, 32 << 20]
 
 
 def test_two_models_of_one_name_are_refused(small_suite, store, source):
