@@ -53,8 +53,8 @@ _MODELS = {
         " { c = Conv(x, w) n = BatchNormalization(c, s, s, s, s) r = Relu(n) y = Add(r, x) }"
     ),
     "attention": (
-        "(float[1,2,8,4] q, float[1,2,4,8] k, float[1,2,8,4] v) => (float[1,2,8,4] y) <float h = {2}>"
-        " { a = MatMul(q, k) b = Div(a, h) p = Softmax(b) y = MatMul(p, v) }"
+        "(float[1,2,8,4] q, float[1,2,8,4] k, float[1,2,8,4] v) => (float[1,2,8,4] y) <float h = {2}>"
+        " { t = Transpose<perm=[0,1,3,2]>(k) a = MatMul(q, t) b = Div(a, h) p = Softmax(b) y = MatMul(p, v) }"
     ),
 }
 
