@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dlbricks.analyzer.kernels import units_of
-from dlbricks.bricks.decomposition import Decomposition
+from dlbricks.bricks.graph.footprint import level_name
 from dlbricks.db import KernelView, Subject
 from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.decompose import decompose
@@ -63,7 +63,7 @@ def answers(folder: Folder, events: Folder, latencies: Sequence[Mapping[str, Any
         "potential": _ratios(stages["float32-graph"], "measured_ms", "lower_bound_sequential_ms"),
         "parallel": _ratios(stages["float32-graph"], "sequential_ms", "critical_path_ms"),
         "algorithms": {
-            name: selection(counts, plans[name], stages[f"{name}-graph"], _framework_ns(folder, models, name))
+            name: selection(counts, plans[name], stages[f"{name}-graph"], _framework_ns(folder, name))
             for name in ("float32", "float16")
         },
         "framework": inefficiency(events, keys, counts),
@@ -74,16 +74,12 @@ def answers(folder: Folder, events: Folder, latencies: Sequence[Mapping[str, Any
     }
 
 
-def _framework_ns(folder: Folder, models: Mapping[str, Decomposition], dtype: str) -> dict[str, dict[str, float]]:
-    """Return the latency of each brick as a CUDA graph of the framework, in the state of each model."""
-    stacks = {record.stack for record in folder.records if record.stage["name"] == f"{dtype}-graph"}
+def _framework_ns(folder: Folder, dtype: str) -> dict[tuple[str, str], float]:
+    """Return the latency of each brick as a CUDA graph of the framework, by brick and cache state."""
+    places = {(record.system, record.stack) for record in folder.records if record.stage["name"] == f"{dtype}-graph"}
     with folder.store() as store:
         every = store.measurements(subject=Subject.BRICK, dtype=dtype, variant="")
-    mine = {(one.key, one.conditions.cache): one.latency_ns for one in every if one.stack in stacks}
-    return {
-        name: {key: ns for key in model.keys if (ns := mine.get((key, model.level))) is not None}
-        for name, model in models.items()
-    }
+    return {(one.key, one.conditions.cache): one.latency_ns for one in every if (one.system, one.stack) in places}
 
 
 def _whole(events: Folder, keys: Mapping[str, str], precision: str) -> dict[str, KernelView]:
@@ -128,18 +124,18 @@ def selection(
     counts: Mapping[str, Mapping[str, int]],
     plans: Mapping[str, Any],
     measured: Mapping[str, Mapping[str, Any]],
-    framework_ns: Mapping[str, Mapping[str, float]],
+    framework_ns: Mapping[tuple[str, str], float],
 ) -> dict[str, Any]:
     """Compare what is taken by default with the library's fastest plans, all in one cache state.
 
-    The framework's own latency of a brick is of the model's state. Where plans were timed hot alone, the library's
-    first plan stands for it.
+    The framework's own latency of a brick is of the state that its plans were timed in, which is that of the largest
+    model with this brick. Where plans were timed hot alone, the library's first plan stands for it.
 
     Args:
         counts: How often each model has each brick.
         plans: Rows of plans by brick.
         measured: The models' latencies, in the model's state: the saving is told as a part of them, and never added.
-        framework_ns: The framework's latency of each brick in the state of a model, by model.
+        framework_ns: The framework's latency by brick and cache state.
 
     Raises:
         ValueError: The plans are of several cache states.
@@ -151,8 +147,8 @@ def selection(
     for name, bricks in counts.items():
         pairs = {key: pair for key in bricks if key in plans and (pair := best_of(plans[key])) is not None}
         if state == "model":
-            mine = framework_ns.get(name, {})
-            pairs = {key: (mine[key], fastest) for key, (_, fastest) in pairs.items() if key in mine}
+            places = {key: (key, level_name(plans[key]["footprint"])) for key in pairs}
+            pairs = {key: (framework_ns[at], pairs[key][1]) for key, at in places.items() if at in framework_ns}
         first_ns, fastest_ns = (sum(bricks[key] * pair[at] for key, pair in pairs.items()) for at in (0, 1))
         saved = sorted(pairs, key=lambda key: (pairs[key][1] - pairs[key][0]) * bricks[key])[:_LISTED]
         rows[name] = {

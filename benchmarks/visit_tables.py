@@ -12,6 +12,7 @@ from typing import Any
 from dlbricks import __version__, estimate
 from dlbricks.analyzer.estimation.estimates import estimate_record
 from dlbricks.bricks.decomposition import Failed
+from dlbricks.bricks.graph.footprint import nearest_levels
 from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.bricks.reference import OVERHEAD, built_in_key
 from dlbricks.constructor import Estimate
@@ -145,17 +146,21 @@ def _fusions(folder: Folder, record: Record, store: Store) -> Iterator[dict[str,
     for model in decompose(find_models(folder.settings["models"], batches=batch), cut):
         if isinstance(model, Failed):
             continue
-        place = {"subject": Subject.BRICK, "system": record.system, "dtype": stage["dtype"], "cache": model.level}
+        place = {"subject": Subject.BRICK, "system": record.system, "dtype": stage["dtype"]}
         fused_ns, layer_ns = (
-            {one.key: one.latency_ns for one in store.measurements(keys=model.keys, stack=stack, **place)}
+            {
+                (one.key, one.conditions.cache): one.latency_ns
+                for one in store.measurements(keys=model.keys, stack=stack, **place)
+            }
             for stack in (record.stack, layers.stack)
         )
-        single = {part.layers[0]: layer_ns.get(part.key) for part in model.sequences if len(part.layers) == 1}
+        single = {part.layers[0]: part.key for part in model.sequences if len(part.layers) == 1}
         saved = []
-        for part in (part for part in model.sequences if len(part.layers) > 1 and part.key in fused_ns):
-            alone = [single.get(index) for index in part.layers]
-            if None not in alone:
-                saved.append((sum(alone), fused_ns[part.key], {*part.layers}))
+        for part in (part for part in model.sequences if len(part.layers) > 1):
+            level = next((one for one in nearest_levels(model.level) if (part.key, one) in fused_ns), "")
+            alone = [layer_ns.get((single.get(index, ""), level)) for index in part.layers]  # in the same state
+            if level and None not in alone:
+                saved.append((sum(alone), fused_ns[part.key, level], {*part.layers}))
         taken: set[int] = set()
         chosen = []
         for alone_ns, together_ns, indices in sorted(saved, key=lambda one: one[1] - one[0]):

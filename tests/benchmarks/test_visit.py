@@ -111,7 +111,7 @@ def test_a_published_folder_can_be_continued(tmp_path):
 
 def test_no_sum_of_plans_mixes_cache_states():
     hot, both = ({"plans": [{"ns": 9.0} | more, {"ns": 1.0} | more]} for more in ({}, {"model_ns": 12.0}))
-    rows = {"a": hot | {"operators": ["Conv"]}, "b": both | {"operators": ["Conv"]}}
+    rows = {"a": hot | {"operators": ["Conv"]}, "b": both | {"operators": ["Conv"], "footprint": 8 << 20}}
     counts, measured = {"m": {"a": 2, "b": 1}}, {"m": {"measured_ms": 1e-4}}
 
     assert visit_plans.best_of(hot) == (9.0, 1.0)
@@ -122,7 +122,7 @@ def test_no_sum_of_plans_mixes_cache_states():
     found = visit_analyses.selection(counts, {"a": rows["a"]}, measured, {})
     assert (found["state"], found["default"]) == ("hot", "first plan")
     assert found["models"]["m"]["of_model"] == pytest.approx(0.16)
-    found = visit_analyses.selection(counts, {"b": rows["b"]}, measured, {"m": {"b": 32.0}})
+    found = visit_analyses.selection(counts, {"b": rows["b"]}, measured, {("b", "8MiB"): 32.0, ("b", "32MiB"): 90.0})
     assert (found["state"], found["default"]) == ("model", "framework")
     assert found["models"]["m"]["of_model"] == pytest.approx(0.2)
     assert visit_analyses.selection(counts, {"b": rows["b"]}, measured, {})["models"]["m"]["bricks"] == 0
