@@ -21,6 +21,7 @@ from ..db import Measurement, Store
 from ..errors import DlbricksError, UsageError
 from ..generator.decomposition.decompose import decompose, decomposing_until, readable
 from ..generator.machine.lock import work_clock
+from ..generator.network.export import write_file
 from ..models import ModelSource
 from .estimation.estimate import estimate, estimates_between, estimates_in
 from .estimation.learning import Gaps, learn
@@ -139,7 +140,7 @@ def report(
     refused: tuple[str, ...] = ()
     if alone and interrupted is None:
         (memories, refused), interrupted = _until_interrupted(partial(_alone, estimates, how), (memories, refused))
-    spent.on("measuring")
+    spent.on("measuring" if measure else "reading")
     if interrupted is None:
         sections, unasked, interrupted = _analysed(estimates, plan, write, prove=measure and prove)
     else:
@@ -181,14 +182,8 @@ class _Spent:
 
 
 def _written(page: Path, sections: Sequence[Section], notes: Sequence[str]) -> Path | None:
-    """Write the page, whole or not at all."""
-    text = render_page(sections, notes=notes)
-    new = page.with_name(f".{page.name}.new")
-    try:
-        new.write_text(text, encoding="utf-8", errors="backslashreplace")
-        new.replace(page)
-    finally:
-        new.unlink(missing_ok=True)
+    """Write the page, whole or not at all; return it."""
+    write_file(page, render_page(sections, notes=notes).encode("utf-8", "backslashreplace"))
     return page
 
 

@@ -26,7 +26,7 @@ from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.decompose import decompose
 from dlbricks.models import find_models
 from figures import RESULTS, number, parser, percent, read, share, table, write
-from visit_plans import best_of, in_one_state, state_of
+from visit_plans import best_of, in_one_state, state_of, timed_plans
 from visit_state import PLANS, Folder, copied
 
 _TENSOR_CORES = frozenset({"TENSOR_CORE", "HMMA"})
@@ -264,8 +264,7 @@ def tensor_cores(
 
 def _by_units(row: Mapping[str, Any]) -> tuple[float, bool, float | None]:
     """Return the nanoseconds of a brick's first plan, whether it uses Tensor Cores, and the fastest plan that does."""
-    name = {"model": "model_ns", "hot": "ns"}[state_of(row)]
-    ran = [(plan[name], not _TENSOR_CORES.isdisjoint(plan["notes"])) for plan in row["plans"] if plan.get(name)]
+    ran = [(ns, not _TENSOR_CORES.isdisjoint(plan["notes"])) for plan, ns in timed_plans(row)]
     return (*ran[0], min((ns for ns, uses in ran if uses), default=None))
 
 

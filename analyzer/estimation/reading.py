@@ -268,9 +268,6 @@ def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> 
     return ceilings_of(references, stacks, choice)
 
 
-# Executed graphs of the models.
-
-
 def _caches_of(bricks: Iterable[Measurement], runs: Mapping[str, Run]) -> Caches:
     """Return what the caches of the bricks' machine hold, as their latest run found it."""
     latest = sorted({brick.run for brick in bricks if brick.variant in BOUNDARY}, key=lambda run: runs[run].started)
@@ -279,6 +276,9 @@ def _caches_of(bricks: Iterable[Measurement], runs: Mapping[str, Run]) -> Caches
             case [int(core), int(last)]:
                 return Caches(core, last)
     return USUAL
+
+
+# Executed graphs of the models.
 
 
 def _executed_graphs(models: Sequence[Decomposition], store: Store, choice: Choice | None) -> dict[str, Interventions]:

@@ -271,7 +271,7 @@ def _boundary(models: Sequence[Decomposition]) -> dict[str, set[str]]:
     """Return for each brick its additional variants with cold inputs and outputs in an executed graph."""
     boundary: dict[str, set[str]] = {}
     for model in (model for model in models if model.graph.salt):
-        # An executed graph is of this machine.
+        # An executed graph is measured here, or on a machine of its kind.
         caches = caches_here() if model.footprint_class in REUSE_LEVELS else USUAL
         for (key, _), variant in boundary_variants(model.graph, model.sequences, caches).items():
             boundary.setdefault(key, set()).add(variant)
