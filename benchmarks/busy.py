@@ -57,9 +57,9 @@ MODELS = [
 
 
 @contextmanager
-def busy(loops: int) -> Iterator[None]:
-    """Run so many programs that only compute."""
-    started = [subprocess.Popen([sys.executable, "-c", _LOOP], start_new_session=True) for _ in range(loops)]
+def busy(loops: int, program: str = _LOOP) -> Iterator[None]:
+    """Run so many programs, those that only compute unless another is given."""
+    started = [subprocess.Popen([sys.executable, "-c", program], start_new_session=True) for _ in range(loops)]
     try:
         yield
     finally:
