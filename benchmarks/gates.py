@@ -55,11 +55,11 @@ _SMALL = ("squeezenet", "mobilenet_v2", "shufflenet", "minilm_l6", "levit_128", 
 _VISITS, _VISIT_NS = 16, 10_000_000
 """Visits of each file in a process that tells how much slower a copy is, and nanoseconds of one."""
 
-_PROCESSES = 40
-"""Processes that tell how much slower a copy is, as many in each order of loading."""
+_FEW, _PROCESSES = 8, 40
+"""Processes that tell how much slower a copy is, as many in each order of loading: for its steps, and for good."""
 
 _CLEAR = 0.25
-"""Additional share that is so large that one process can measure it; shares are proportions of its steps."""
+"""Additional share that is so large that a few processes can measure it; smaller ones are proportions of its steps."""
 
 _FINDING = 0.03
 """Share of a model that a finding must save."""
@@ -134,7 +134,7 @@ def _pairs(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], ModelS
                 injected = (0.0, 0.0)
                 if share:
                     slowed(old, new, way, share, options.threads)
-                    injected = _injected(old, new, options.threads)
+                    injected = _injected(old, new, options.threads, _PROCESSES)
                 else:
                     new.write_bytes(old.read_bytes())
                 seen = {"model": source.name, "share": share, "way": way}
@@ -143,11 +143,11 @@ def _pairs(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], ModelS
             yield (known[new.name], *find_models([old, new]))
 
 
-def _injected(old: Path, new: Path, threads: int) -> tuple[float, float]:
+def _injected(old: Path, new: Path, threads: int, processes: int) -> tuple[float, float]:
     """Return the additional share of a copy, and the standard error of it, from processes of their own."""
     script = "import gates, sys; print(gates.ratio(*sys.argv[1:3], int(sys.argv[3]), first=int(sys.argv[4])))"
     logs = []
-    for first in itertools.islice(itertools.cycle((0, 1)), _PROCESSES):
+    for first in itertools.islice(itertools.cycle((0, 1)), processes):
         command = [sys.executable, "-c", script, str(old), str(new), str(threads), str(first)]
         logs.append(math.log(float(subprocess.check_output(command, cwd=Path(__file__).parent, text=True))))
     return math.expm1(statistics.fmean(logs)), statistics.stdev(logs) / math.sqrt(len(logs))
@@ -208,7 +208,7 @@ def _tried(before: ModelSource, after: ModelSource, options: argparse.Namespace)
 # Copies that are slower. ---------------------------------------------------------------------------------------------
 
 
-_ROWS, _PAGE = 64, 1 << 14
+_ROWS, _PAGE = 64, 1 << 10
 """Extent of the matrices that are multiplied and turned, and elements of a unit of memory that is read and written."""
 
 
@@ -246,15 +246,16 @@ WAYS = {"products": _products, "layers": _layers, "layout": _turns, "traffic": _
 
 
 def slowed(old: Path, new: Path, way: str, share: float, threads: int) -> None:
-    """Write a copy that takes about so much longer: a proportion of the steps that take much longer."""
-    steps, found = 1, 0.0
-    while True:
+    """Write a copy that takes about so much longer, between one that takes much longer and one with a single step."""
+    steps, much = 1, 0.0
+    while much < _CLEAR:
+        steps = max(steps + 1, round(steps * min(8.0, 1.2 * _CLEAR / max(much, 1e-3))))
         _add(old, new, way, steps)
-        found = ratio(old, new, threads) - 1
-        if found >= _CLEAR:
-            break
-        steps = max(steps + 1, round(steps * min(8.0, 1.2 * _CLEAR / max(found, 1e-3))))
-    _add(old, new, way, max(1, round(steps * share / found)))
+        much = ratio(old, new, threads) - 1
+    much, _ = _injected(old, new, threads, _FEW)
+    _add(old, new, way, 1)
+    least, _ = _injected(old, new, threads, _FEW)
+    _add(old, new, way, max(1, round(1 + (steps - 1) * (share - least) / (much - least))))
 
 
 def _add(old: Path, new: Path, way: str, count: int) -> None:
