@@ -154,7 +154,7 @@ class Improvement(Tabular):
         proving_s: Seconds of these for the proofs that rewrites hold for every input.
         copies: Outputs that are copies of inputs. The file keeps them, since callers read them.
         copies_proof: Saving of a file without them; None if they are small or the time was up.
-        interrupted: What interrupted the proof; the rewrites that were found are unproven then. None if it ended.
+        interrupted: What interrupted the search or the proof; what was found is unproven then. None if both ended.
     """
 
     ANSWER = "report.answers.findings.improve_answer"
@@ -296,14 +296,14 @@ def improve(
         search_s = max(min(request.budget_s, bench.left_s - least_s), _LEAST_SEARCHED * budget_s)
         with Searching(replace(request, denormal_as_zero=_DENORMALS in chosen, budget_s=search_s)) as search:
             with machine_lock():
-                result = search.find()
-            interrupted: KeyboardInterrupt | None = None
+                result, interrupted = search.find()
+            outcome = _Outcome(unproven=tuple(_changed(step, None) for step in result.steps))
             copies_proof: Proven | None = None
-            try:
-                outcome, copies_proof = _proven(result, bench, search, chosen), bench.shorter()
-            except KeyboardInterrupt as error:
-                interrupted = error
-                outcome = _Outcome(unproven=tuple(_changed(step, None) for step in result.steps))
+            if interrupted is None:
+                try:
+                    outcome, copies_proof = _proven(result, bench, search, chosen), bench.shorter()
+                except KeyboardInterrupt as error:
+                    interrupted = error
         path = None
         if outcome.model is not None and output is not None:
             path = _written(outcome.model, output)

@@ -78,21 +78,27 @@ class Searching:
     def _limit_s(self) -> float:
         return self._request.budget_s + _GRACE_S
 
-    def find(self) -> Found:
-        """Search, and return the results so far even if the process dies.
+    def find(self) -> tuple[Found, KeyboardInterrupt | None]:
+        """Search, and return the results so far even if the process dies or is interrupted, with the interruption.
 
         Raises:
             BackendError: The model cannot be read or run.
+            KeyboardInterrupt: The search was interrupted before it kept anything.
             UsageError: A file of data does not fit the model.
             WorkerError: The process died before anything was tried.
         """
         try:
-            return self._worker.ask(Find(self._request), FoundSteps, self._limit_s).found
-        except WorkerError:
+            return self._worker.ask(Find(self._request), FoundSteps, self._limit_s).found, None
+        except (WorkerError, KeyboardInterrupt) as error:
             path = found_path(Path(self._request.folder))
             if not path.exists():
                 raise
-            return msgspec.json.decode(path.read_bytes(), type=Found)
+            found = msgspec.json.decode(path.read_bytes(), type=Found)
+            if isinstance(error, WorkerError):
+                return found, None
+            if not found.steps:
+                raise
+            return found, error
 
     def without(self, steps: tuple[int, ...]) -> str:
         """Have the model written without some steps, and return why that is not possible; empty if it is.

@@ -15,6 +15,7 @@ import msgspec
 import onnx
 
 from ...errors import DlbricksError
+from ...generator.network.export import write_file
 from .checked_model import CheckedModel
 from .checking import Checker, CheckVerdict, loaded
 from .copies import CopiedOutput, copied_outputs, without_outputs
@@ -148,7 +149,7 @@ def shorter_path(folder: Path) -> Path:
 
 
 def found_path(folder: Path) -> Path:
-    """Return the file of the results so far, in case the process dies."""
+    """Return the file of the results so far, in case the process dies or is interrupted."""
     return folder / "found.json"
 
 
@@ -431,7 +432,7 @@ class Search:
         folder = Path(self._request.folder)
         self._data = model.SerializeToString(deterministic=True)
         step_path(folder, len(self._steps)).write_bytes(self._data)
-        found_path(folder).write_bytes(msgspec.json.encode(self._found()))
+        write_file(found_path(folder), msgspec.json.encode(self._found()))
 
     def without(self, left_out: Sequence[int]) -> str:
         """Write the model without some steps, and return why that is not possible; empty if it is.

@@ -17,6 +17,10 @@ _OPSET = re.compile(
 _IR = re.compile(r"Unsupported model IR version: (?P<asked>\d+), max supported IR version: (?P<newest>\d+)")
 _KERNEL = re.compile(r"Could not find an implementation for (?P<operator>\w+)\(\d+\) node with name '(?P<name>[^']*)'")
 
+_OLDEST_OPSET = 7
+"""ONNX Runtime has kernels for opsets from this one on, of older operators only for those that changed later
+(its page on compatibility)."""
+
 _ODD_TYPES = {"bfloat16": "float16 or float32", "double": "float32", "float16": "float32"}
 """Element types for which operators often lack a kernel, and what to convert a model to."""
 
@@ -56,6 +60,14 @@ def _without_kernel(model: onnx.ModelProto, version: str, operator: str, name: s
     types = sorted({kinds[value] for node in alike[:1] for value in node.input if value in kinds})
     odd = next((kind for kind in types if kind in _ODD_TYPES), None)
     where = f" (layer {name})" if name else ""
+    opset = max(
+        (entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), default=_OLDEST_OPSET
+    )
+    if opset < _OLDEST_OPSET:
+        return (
+            f"version {version} has no kernel for {operator} of opset {opset}{where}: the oldest opset that it takes "
+            f"is {_OLDEST_OPSET}; export the model anew, or convert it with onnx.version_converter"
+        )
     if odd is None:
         taken = f" of {', '.join(types)}" if types else ""
         return f"version {version} has no kernel for {operator}{taken}{where}; try another opset or backend"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,8 +12,11 @@ import onnx.parser
 import pytest
 from dlbricks.analyzer.findings.improve import _rest, improve, rewrite_findings
 from dlbricks.analyzer.report.answers.findings import improve_answer
+from dlbricks.analyzer.rewriting.process import Find
 from dlbricks.analyzer.rewriting.recording import apart, session
 from dlbricks.generator.progress import Progress
+from dlbricks.generator.worker.client import Worker
+from dlbricks.generator.worker.messages import Reply, Request
 from dlbricks.models import ModelSource, find_models
 from onnx import numpy_helper
 
@@ -107,9 +111,23 @@ def test_large_outputs_that_are_copies_are_told_with_what_they_cost(tmp_path: Pa
     assert "% less" in line
 
 
-def test_rewrites_are_shown_as_unproven_when_their_proof_is_interrupted(slow: ModelSource, tmp_path: Path):
+@pytest.mark.parametrize("interrupted", ["search", "proof"])
+def test_rewrites_are_shown_as_unproven_after_an_interruption(
+    slow: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: str
+):
     def interrupt(_: Progress) -> None:
         raise KeyboardInterrupt
+
+    answered = Worker.ask
+
+    def ask(worker: Worker, request: Request, *rest: Any) -> Reply:
+        reply = answered(worker, request, *rest)
+        if isinstance(request, Find):  # before its reply is read, so that only the files of the search tell of it
+            raise KeyboardInterrupt
+        return reply
+
+    if interrupted == "search":
+        monkeypatch.setattr(Worker, "ask", ask)
 
     found = improve(slow, tmp_path / "faster.onnx", budget_s=20, settings=False, progress=interrupt)
 

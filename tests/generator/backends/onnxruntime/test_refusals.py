@@ -46,6 +46,17 @@ def test_each_cause_has_its_remedy(said: str, told: str):
     assert clear_refusal(lambda: model(PLAIN), "1.2", said).startswith(told)
 
 
+def test_a_model_that_is_too_old_is_told_the_oldest_opset(tmp_path: Path):
+    path = tmp_path / "old.onnx"
+    text = "(float[4] x) => (float[4] y) { [first] y = Add <axis = 0, broadcast = 1> (x, x) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 3, opset_import: ["" : 6]> g {text}'), path)
+
+    with pytest.raises(UnsupportedBrick) as caught:
+        OrtBackend().prepare(file_network(path, overrides={}), settings())
+
+    assert "no kernel for Add of opset 6 (layer first): the oldest opset that it takes is 7" in str(caught.value)
+
+
 def test_a_type_without_kernels_is_named_with_the_layers_concerned(tmp_path: Path):
     path = tmp_path / "halves.onnx"
     onnx.save(model(HALVES), path)
