@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from ...errors import MissingBrick, SuiteError, TamperedBrick
-from ..graph.boundary import BOUNDARY
+from ..graph.boundary import BOUNDARY, Caches
 from ..graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, level_of
 from .brick import MAX_BRICK_BYTES, Brick, load_brick
 
@@ -48,6 +48,9 @@ _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}\\Z")]
 _Footprint = Annotated[int, msgspec.Meta(gt=0, le=1 << 62)]
 """Any positive size, since earlier versions had more footprint classes."""
 
+_Reach = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+"""What a cache holds; one that a virtual machine does not get holds nothing."""
+
 
 class BrickEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A brick in a manifest, with its footprint classes and boundary variants."""
@@ -70,6 +73,7 @@ class SuiteManifest(msgspec.Struct, frozen=True, omit_defaults=True):
     bound_to: str = ""
     annotations: dict[str, dict[str, int]] | None = None
     levels: dict[str, _Footprint] | None = None
+    caches: tuple[_Reach, _Reach] | None = None
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
@@ -134,6 +138,7 @@ class Suite:
         graph: The graphs that its bricks were cut from: ``source``, ``fused`` or ``runtime``.
         bound_to: The stack and instruction set of bricks of executed graphs; None for others.
         levels: If it has annotations: model name to the footprint class, in bytes, of the graph that was cut.
+        caches: What the caches hold for which its variants (``boundary``) were chosen; None without variants.
     """
 
     path: Path
@@ -147,6 +152,7 @@ class Suite:
     graph: str = "source"
     bound_to: str | None = None
     levels: Mapping[str, int] = field(default_factory=dict)
+    caches: Caches | None = None
     _written: Mapping[str, Brick] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -174,6 +180,7 @@ class Suite:
             graph=manifest.graph,
             bound_to=manifest.bound_to or None,
             levels=manifest.levels or {},
+            caches=None if manifest.caches is None else Caches(*manifest.caches),
         )
 
     def footprints(self, key: str) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from ...errors import SuiteError
+from ..graph.boundary import Caches
 from .brick import Brick
 from .suite import FOLDER, MANIFEST, SCHEMA, BrickEntry, Suite, SuiteManifest
 
@@ -38,6 +39,7 @@ def write_suite(
     bound_to: str | None = None,
     distances: Mapping[str, Collection[int]] | None = None,
     boundary: Mapping[str, Collection[str]] | None = None,
+    caches: Caches | None = None,
 ) -> Suite:
     """Write a suite completely, or leave the old state.
 
@@ -60,6 +62,7 @@ def write_suite(
         bound_to: Stack and instruction set of executed graphs.
         distances: Footprint classes (``footprint``) to measure each brick in: of its models, and of their iterations.
         boundary: Additional variants (``graph.boundary``) to measure bricks in, by key.
+        caches: What the caches hold for which these were chosen.
 
     Raises:
         SuiteError: Something else exists at ``path`` or has the name of a brick there, or writing fails (read-only,
@@ -82,7 +85,8 @@ def write_suite(
     if annotations is not None:
         counts = {name: dict(sorted(annotations[name].items())) for name in sorted(annotations)}
     sizes = None if levels is None else dict(sorted(levels.items()))
-    manifest = SuiteManifest(granularity, overlap, connected, entries, graph, bound_to or "", counts, sizes)
+    reach = caches if variants else None
+    manifest = SuiteManifest(granularity, overlap, connected, entries, graph, bound_to or "", counts, sizes, reach)
     data = json.dumps({"schema": SCHEMA, **msgspec.to_builtins(manifest)}, indent=1).encode() + b"\n"
     try:
         new = not (target / MANIFEST).exists() and _created(target, bricks, data)

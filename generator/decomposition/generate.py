@@ -14,7 +14,7 @@ from typing import Unpack
 from ...bricks.cutting.fused import fused_units
 from ...bricks.decomposition import Decomposition, Failed, attempt
 from ...bricks.features import keep_features
-from ...bricks.graph.boundary import USUAL, boundary_variants
+from ...bricks.graph.boundary import USUAL, Caches, boundary_variants
 from ...bricks.graph.control import ControlFlow
 from ...bricks.graph.footprint import REUSE_LEVELS
 from ...bricks.graph.model_graph import ModelGraph
@@ -213,6 +213,7 @@ def generate(
         require_known(dims, [model.own for model in cut_up])
         dummies = draw_decoys(list(bricks.values()), decoys, decoy_seed) if decoy_seed is not None and bricks else {}
         distances = _distances(cut_up)
+        caches = _caches(cut_up)
         suite = write_suite(
             Path(out),
             bricks | dummies,
@@ -224,7 +225,8 @@ def generate(
             graph=cut.graph,
             bound_to=bound_to,
             distances=distances | {key: _any_distance(distances) for key in dummies},
-            boundary=_boundary(cut_up),
+            boundary=_boundary(cut_up, caches or USUAL),
+            caches=caches,
         )
     return GenerateReport(
         rows=tuple(rows),
@@ -267,12 +269,19 @@ def _any_distance(distances: Mapping[str, set[int]]) -> set[int]:
     return set(Counter(frozenset(classes) for classes in distances.values()).most_common(1)[0][0])
 
 
-def _boundary(models: Sequence[Decomposition]) -> dict[str, set[str]]:
+def _caches(models: Sequence[Decomposition]) -> Caches | None:
+    """Return what the caches of this machine hold; None if that decides nothing.
+
+    Only bricks of executed graphs depend on it, which are measured here or on a machine of its kind.
+    """
+    asked = any(model.graph.salt and model.footprint_class in REUSE_LEVELS for model in models)
+    return caches_here() if asked else None
+
+
+def _boundary(models: Sequence[Decomposition], caches: Caches) -> dict[str, set[str]]:
     """Return for each brick its additional variants with cold inputs and outputs in an executed graph."""
     boundary: dict[str, set[str]] = {}
     for model in (model for model in models if model.graph.salt):
-        # An executed graph is measured here, or on a machine of its kind.
-        caches = caches_here() if model.footprint_class in REUSE_LEVELS else USUAL
         for (key, _), variant in boundary_variants(model.graph, model.sequences, caches).items():
             boundary.setdefault(key, set()).add(variant)
     return boundary

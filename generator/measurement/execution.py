@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from ...bricks.decomposition import Decomposition, Failed
-from ...bricks.graph.boundary import BOUNDARY
+from ...bricks.graph.boundary import BOUNDARY, Caches
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...bricks.suite.suite import Suite
 from ...db.queries import Filter
@@ -46,7 +46,6 @@ from ..backends.registry import get, require_available
 from ..decomposition.cut import Cut, instruction_set, runtime_salt
 from ..decomposition.decompose import Model, decompose, decomposing_until
 from ..decomposition.executed import ExecutedGraphs
-from ..machine.cache_reach import caches_here
 from ..machine.lock import machine_lock, work_clock
 from ..machine.nvml import gpu_state
 from ..machine.system import probe_system
@@ -268,6 +267,7 @@ class _RunExecution:
         limit_bytes = max(self._memory_bytes * _HARD_LIMIT // 10, _LEAST_LIMIT)
         self._start = partial(start_checked, stack=self._stack, memory_bytes=limit_bytes)
         self._footprints: dict[Identity, int] = {}
+        self._caches: Caches | None = None
         self._varied: list[Identity] = []
         self._membership = Membership()
         self._brick_members: list[TaskMember] = []
@@ -291,7 +291,7 @@ class _RunExecution:
         self._footprints = selection.wanted_bricks(
             suite, self.circumstances, packed=self._packed, device=self._place.runtime.device
         )
-        identities = [*self._footprints]
+        identities, self._caches = [*self._footprints], suite.caches
         plain = [identity for identity in identities if not identity.variant]
         self._varied = [replace(identity, variant=choice.name) for identity in plain for choice in self._choices]
         bricks = selection.select(identities, self._store, self._order)
@@ -343,7 +343,7 @@ class _RunExecution:
             MODELS: _names(sources),
         }
         if any(member.identity.variant in BOUNDARY for group in plan.groups for member in group.members):
-            more[CACHES] = caches_here()
+            more[CACHES] = self._caches
         more = {name: value for name, value in more.items() if value}
         run = begin_run(self._store, self._settings, self._order, self._system, self._stack, more)
         recorder = StoreRecorder(self._store, run, self.costs)

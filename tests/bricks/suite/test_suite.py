@@ -21,7 +21,7 @@ from typing import Any
 import onnx
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
-from dlbricks.bricks.graph.boundary import BOUNDARY
+from dlbricks.bricks.graph.boundary import BOUNDARY, Caches
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS
 from dlbricks.bricks.graph.model_graph import ModelGraph
 from dlbricks.bricks.suite import writing
@@ -33,6 +33,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 SECRET = "secret_name"
+CACHES = Caches(1 << 20, 16 << 20)
 
 
 def write_suite(path: Path, bricks: dict[str, Brick], **how: Any) -> Suite:
@@ -89,12 +90,14 @@ def test_bricks_at_the_boundary_are_noted_and_a_suite_without_them_stays_as_it_w
 ) -> None:
     key = min(bricks)
     plain = write_suite(tmp_path / "plain", bricks, granularity=1)
-    suite = write_suite(tmp_path / "suite", bricks, granularity=1, boundary={key: {"kept", "given-kept"}})
+    variants = {key: {"kept", "given-kept"}}
+    suite = write_suite(tmp_path / "suite", bricks, granularity=1, boundary=variants, caches=CACHES)
 
+    assert suite.caches == CACHES
     assert [suite.boundary(one) for one in sorted(bricks)[:2]] == [("given-kept", "kept"), ()]
-    assert plain.boundary(key) == ()
+    assert (plain.boundary(key), plain.caches) == ((), None)
     assert b"boundary" not in (plain.path / MANIFEST).read_bytes()
-    assert write_suite(tmp_path / "none", bricks, granularity=1, boundary={}).hash == plain.hash
+    assert write_suite(tmp_path / "none", bricks, granularity=1, boundary={}, caches=CACHES).hash == plain.hash
 
 
 def test_each_brick_has_the_footprint_classes_of_its_models(tmp_path: Path, bricks: dict[str, Brick]) -> None:
@@ -367,7 +370,8 @@ def test_a_manifest_with_anything_else_in_any_place_is_damaged_or_of_the_right_t
     key = min(bricks)
     folder = write_suite(
         tmp_path / "suite", {key: bricks[key]}, granularity=1, annotations={"m": {key: 2}}, levels={"m": 8 << 20},
-        distances={key: [8 << 20]}, boundary={key: ["kept"]}, graph="runtime", bound_to="a stack",
+        distances={key: [8 << 20]}, boundary={key: ["kept"]}, caches=CACHES, graph="runtime",
+        bound_to="a stack",
     ).path  # fmt: skip
     text, opened = (folder / MANIFEST).read_text(), 0
     for way, odd in itertools.product(places(json.loads(text)), (*ODD, "gone")):
@@ -392,6 +396,7 @@ def test_a_manifest_with_anything_else_in_any_place_is_damaged_or_of_the_right_t
         assert ({*suite.keys} <= {key}, suite.graph in {"source", "runtime"}) == (True, True), (way, odd)
         assert isinstance(suite.bound_to, str | None), (way, odd)
         assert {*suite.boundary(key)} <= {*BOUNDARY}, (way, odd)
+        assert {*map(type, suite.caches or CACHES)} == {int}, (way, odd)
     assert 0 < opened < 60  # what may be left out, and sizes that may be any
     (folder / MANIFEST).write_text(json.dumps(json.loads(text) | {"bricks": 2 * json.loads(text)["bricks"]}))
     refused(folder)
