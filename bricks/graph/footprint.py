@@ -1,7 +1,7 @@
 """The bytes that one inference touches, which decide how cold a model's weights are at their next use.
 
 A weight is read once per inference, so its reuse distance is the footprint of the whole model. A brick is measured
-among others that together touch about as many bytes, in one of five classes; a model uses the class nearest to its
+among others that together touch about as many bytes, in one of nine classes; a model uses the class nearest to its
 footprint. Smaller classes exist for weights that a loop's iterations share (``reuse``).
 """
 
@@ -20,7 +20,7 @@ from .model_graph import ModelGraph
 
 _KIB, _MIB = 1 << 10, 1 << 20
 
-REUSE_LEVELS = (8 * _MIB, 16 * _MIB, 32 * _MIB, 64 * _MIB, 128 * _MIB)
+REUSE_LEVELS = tuple(size * _MIB for size in (8, 12, 16, 24, 32, 48, 64, 96, 128))
 """Footprint classes in bytes, from a core's caches over the last level to memory (docs/explanation/measuring.md)."""
 
 REPEAT_LEVELS = (256 * _KIB, 512 * _KIB, 1 * _MIB, 2 * _MIB)

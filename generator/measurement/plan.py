@@ -30,7 +30,7 @@ _MOST_ON_GPU = 1
 _MOST_MEMBERS = 300
 """Bricks of one pack: limited by the loss from a crash, and by the size of a profile."""
 
-_ROOM = 1.1
+_ROOM = 1.15
 """Largest size of a pack relative to its footprint class, unless a single brick is larger."""
 
 _MOST_COPIES = 8
@@ -38,7 +38,7 @@ _MOST_COPIES = 8
 _JITTER = 0.4
 """Largest shift of a brick in the order by size, as a difference of logarithms of bytes."""
 
-_FILLED = 0.7
+_FILLED = 0.95
 """A pack below this part of its class takes further bricks, at last copies of its own ones with separate weights."""
 
 _WORKER_START_S = 0.5
