@@ -542,15 +542,16 @@ def _touched(members: Sequence[TaskMember]) -> int:
 
 
 def _filled(pack: MeasurementTask, footprint: int) -> MeasurementTask:
-    """Fill a pack that is too small with copies of the bricks with the largest weights."""
+    """Fill a pack that is too small with copies of its bricks, largest weights first, while each brings it nearer."""
     whole = [member for member in pack.members if member.read_bytes >= member.weight_bytes]  # no embedding's table
     largest = sorted(whole, key=lambda member: -member.read_bytes)
     copies: dict[str, int] = {}
     touched = pack.footprint_bytes
-    for count in range(2, _MOST_COPIES + 1):
+    for _ in range(1, _MOST_COPIES):
         for member in largest:
             if touched >= _FILLED * footprint or not member.read_bytes:
                 break
-            copies[member.id] = count
-            touched += member.read_bytes
+            if touched * (touched + member.read_bytes) < footprint**2:  # nearer by ratio
+                copies[member.id] = copies.get(member.id, 1) + 1
+                touched += member.read_bytes
     return replace(pack, copies=copies)

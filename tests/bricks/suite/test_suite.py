@@ -110,7 +110,9 @@ def test_each_brick_has_the_footprint_classes_of_its_models(tmp_path: Path, bric
 
 
 @pytest.mark.parametrize(
-    ("noted", "classes"), [([4, 8, 32, 64, 128, 256], [8, 32, 64, 128]), ([], [8, 16, 32, 64, 128])], ids=str
+    ("noted", "classes"),
+    [([4, 8, 32, 64, 128, 256], [8, 32, 64, 128]), ([], [8, 12, 16, 24, 32, 48, 64, 96, 128])],
+    ids=str,
 )
 def test_distances_that_earlier_versions_noted_are_mapped_to_classes(
     tmp_path: Path, bricks: dict[str, Brick], noted: list[int], classes: list[int]

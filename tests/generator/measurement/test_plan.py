@@ -27,7 +27,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 MIB = 1 << 20
-SMALL, _, MIDDLE, _, LARGE = REUSE_LEVELS
+SMALL, *_, LARGE = REUSE_LEVELS
+MIDDLE = REUSE_LEVELS[len(REUSE_LEVELS) // 2]
 HERE = Place()
 ON_GPU = Place(Runtime("onnxruntime", "cuda"))
 """Where a group has one model."""
@@ -139,7 +140,7 @@ def test_groups_keep_within_the_memory_unless_a_model_or_an_item_alone_does_not(
 def test_a_model_is_visited_beside_the_bricks_of_the_class_that_is_nearest_to_its_own():
     items = [brick("a", footprint=one) for one in REUSE_LEVELS]
 
-    for own, nearest in ((MIB, 8), (30 * MIB, 32), (60 * MIB, 64), (100 * MIB, 128), (1 << 40, 128)):
+    for own, nearest in ((MIB, 8), (30 * MIB, 32), (60 * MIB, 64), (100 * MIB, 96), (1 << 40, 128)):
         (group,) = [one for one in grouped(items, [model("m", own)], {"m": {"a"}}, memory_bytes=1 << 40) if one.models]
         assert {item.footprint for item in group.items} == {nearest * MIB}
 
@@ -217,7 +218,7 @@ def test_packs_are_about_as_large_as_their_class(items):
         (footprint,) = {item.footprint for item in plan.members}
         largest = max(item.read_bytes for item in plan.members)
         live = max(item.live_bytes for item in plan.members)
-        assert plan.footprint_bytes <= max(1.6 * footprint, largest) + live
+        assert plan.footprint_bytes <= max(1.5 * footprint, largest) + live
         copied = [item for item in plan.members if item.read_bytes]
         full = not copied or all(plan.copies.get(item.id) == 8 for item in copied)
         assert plan.footprint_bytes >= 0.7 * footprint or full
