@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -241,42 +241,53 @@ def _answers(folder: Path) -> str:
 # Gates and findings. -------------------------------------------------------------------------------------------------
 
 
-def _gates(folder: Path) -> str:
-    """Return how often ``compare OLD NEW`` failed a model, by the real difference."""
-    rows = []
-    for path in sorted(folder.glob("gates-*.json")):
-        one = read(path)
-        for loops, kind in dict.fromkeys((row["loops"], row["kind"]) for row in one["tries"]):
-            tries = [row for row in one["tries"] if (row["loops"], row["kind"]) == (loops, kind)]
-            failed = sum(row["failed"] for row in tries)
-            seconds = f"{statistics.median(row['wall_s'] for row in tries):.0f}"
-            copy = kind if kind == "equal" else f"{percent(one['injected'])} slower"
-            rows.append([f"[{one['threads']}]({path.name})", loops, copy, len(tries), failed, seconds])
-    return table(("threads", "busy loops", "new model", "tries", "failed the gate", "seconds, median"), rows)
-
-
 def _power(folder: Path) -> str:
-    """Return what ``compare OLD NEW`` tells by default, by the real difference and what runs beside."""
+    """Return what ``compare OLD NEW`` tells, by the real difference and what runs beside."""
     rows = []
-    for path in sorted(folder.rglob("power-t*.json")):
-        found = read(path)
-        for loops, share in sorted({(row["loops"], row["share"]) for row in found["rows"]}):
-            tries = [row for row in found["rows"] if (row["loops"], row["share"]) == (loops, share)]
+    for path, found in _curves(folder):
+        place = f"[{found['threads']}, {found['cpu']}](../results/{path.relative_to(folder)})"
+        kinds = {(row["beside"], row["minimum_effect"], row["share"]) for row in found["rows"]}
+        for beside, effect, share in sorted(kinds, key=lambda kind: ([*_BESIDE].index(kind[0]), *kind[1:])):
+            tries = [row for row in found["rows"] if _kind(row) == (beside, effect, share)]
             said = Counter(row["verdict"] for row in tries)
-            apart = [row["ratio"] / (1 + row["injected"]) - 1 for row in tries]
-            held = [row["ratio_ci95"][0] <= 1 + row["injected"] <= row["ratio_ci95"][1] for row in tries]
-            half = statistics.NormalDist().inv_cdf(0.975) * statistics.stdev(apart) / math.sqrt(len(apart))
-            injected = [percent(row["injected"]) for row in sorted(tries, key=lambda row: row["injected"])]
-            copy = f"{injected[0]} to {injected[-1]}" if share else "0"
+            injected = sorted(row["injected"] for row in tries)
+            copy = f"{percent(injected[0])} to {percent(injected[-1])}" if share else "0"
             rows.append([
-                f"[{found['threads']}, {found['cpu']}](../results/{path.relative_to(folder)})", loops, copy,
-                len(tries), len({row["model"] for row in tries}), said["SLOWER"] + said["FASTER"], said["SAME"],
-                f"{statistics.fmean(apart):+.2%} ± {half:.2%}", percent(statistics.fmean(held)),
+                place, _BESIDE[beside], f"{effect:.0%}", copy, len(tries), said["SLOWER"], said["FASTER"], said["SAME"],
+                said["UNCLEAR"], _bias(tries), percent(_held_share(tries)),
                 f"{statistics.median(row['wall_s'] for row in tries):.0f}",
             ])  # fmt: skip
-    head = ("threads, machine", "busy loops", "new model slower by", "tries", "models", "SLOWER or FASTER", "SAME",
-            "reads too much by", "intervals hold", "seconds, median")  # fmt: skip
+    head = ("threads, machine", "beside", "minimum effect", "new model slower by", "tries", "SLOWER", "FASTER", "SAME",
+            "UNCLEAR", "reads too much by", "intervals hold", "seconds, median")  # fmt: skip
     return table(head, rows)
+
+
+_BESIDE = {"quiet": "nothing", "loops": "two busy loops", "memory": "copies of memory"}
+"""What runs beside tries, in words."""
+
+
+def _curves(folder: Path) -> Iterator[tuple[Path, Result]]:
+    """Yield the files of tries of comparisons."""
+    return ((path, read(path)) for path in sorted(folder.rglob("power-t*.json")))
+
+
+def _kind(row: Result) -> tuple[str, float, float]:
+    return row["beside"], row["minimum_effect"], row["share"]
+
+
+def _bias(tries: Sequence[Result]) -> str:
+    """Return by how much comparisons read too much, with its interval over tries."""
+    apart = [row["ratio"] / (1 + row["injected"]) - 1 for row in tries]
+    if len(apart) < 2:
+        return ""
+    half = statistics.NormalDist().inv_cdf(0.975) * statistics.stdev(apart) / math.sqrt(len(apart))
+    return f"{statistics.fmean(apart):+.2%} ± {half:.2%}"
+
+
+def _held_share(tries: Iterable[Result]) -> float | None:
+    """Return the share of intervals that contain the real difference."""
+    ends = [(row["ratio_ci95"], 1 + row["injected"]) for row in tries if row["ratio_ci95"] is not None]
+    return statistics.fmean(low <= real <= high for (low, high), real in ends) if ends else None
 
 
 def _atlas(folder: Path) -> str:
@@ -511,12 +522,36 @@ def _busy_two(folder: Path) -> str:
 
 
 def _of_gates(folder: Path) -> Iterable[Row]:
-    for name in ("gates-t1", "gates-t2"):
-        result = _of(folder, name)
-        tries, injected = result["tries"], percent(result["injected"])
-        right = sum(row["failed"] == (row["kind"] == "slower") for row in tries)
-        tested = f"{len(tries)} tries, {injected} slower or equal, quiet and busy {_data(name)}"
-        yield f"`compare OLD NEW --fail-on slower` is right, {_threads(result)}", tested, f"{right} right"
+    for path, found in _curves(folder):
+        where = f"{_counted(found['threads'], 'thread')}, {found['cpu']}"
+        data = f"([data](../results/{path.relative_to(folder)}))"
+        equal = [row for row in found["rows"] if not row["share"]]
+        told = sum(row["verdict"] in {"SLOWER", "FASTER"} for row in equal)
+        tested = f"{_counted(len({row['model'] for row in equal}), 'model')}, quiet and beside other programs {data}"
+        seen = f"{told} of {len(equal)}; bias {_bias(equal)}; {percent(_held_share(equal))} of the intervals hold"
+        yield f"`compare OLD NEW` calls an equal copy SLOWER or FASTER, {where}", tested, seen
+        slower = [row for row in found["rows"] if row["share"] >= _CLEAR]
+        if slower:
+            right = sum(row["verdict"] == "SLOWER" for row in slower)
+            tested = f"copies slower by {percent(min(row['injected'] for row in slower))} and more, likewise"
+            yield f"It calls a slower copy SLOWER, {where}", tested, f"{right} of {len(slower)}"
+
+
+_CLEAR = 0.05
+"""Nominal share of copies that are clearly slower than the default minimum effect."""
+
+
+def _gates_headline(folder: Path) -> str:
+    """Return how often comparisons were right, over all files of tries."""
+    rows = [row for _, found in _curves(folder) for row in found["rows"]]
+    equal = [row for row in rows if not row["share"]]
+    slower = [row for row in rows if row["share"] >= _CLEAR]
+    wrong = sum(row["verdict"] in {"SLOWER", "FASTER"} for row in equal)
+    found = sum(row["verdict"] == "SLOWER" for row in slower)
+    return (
+        f"called {wrong} of {len(equal)} equal copies slower or faster, and found {found} of {len(slower)} copies that "
+        f"are {percent(min(row['injected'] for row in slower))} slower and more"
+    )
 
 
 def _of_proofs(folder: Path) -> Iterable[Row]:
@@ -628,13 +663,13 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "accuracy": _accuracy,
     "across": _across,
     "round-trips": _round_trips,
-    "gates": _gates,
     "power": _power,
     "atlas": _atlas,
     "atlas-changes": _atlas_changes,
     "improved": _improved,
     "improved-zoo": lambda folder: _improved(folder, zoo=True),
     "improved-headline": _improved_headline,
+    "gates-headline": _gates_headline,
     "traps": _traps,
     "prediction": _prediction,
     "prediction-others": _prediction_others,
