@@ -36,7 +36,6 @@ from typing import Any
 import numpy as np
 from dlbricks.constructor.uncertainty.calibration import NORMAL, Method, fitted_sd, least_sd, share_held
 from dlbricks.db.values import PROTOCOL
-from dlbricks.generator.network.packed import PACKING
 from figures import parser, read, write
 
 _FEWEST = 10
@@ -50,6 +49,9 @@ _ONE_HOST = timedelta(days=1)
 _TOP = Path(__file__).parents[1]
 RESULTS, CONSTANTS = _TOP / "docs/results", _TOP / "constructor/uncertainty/calibration.json"
 SCATTER = CONSTANTS.with_name("scatter.json")
+
+_CLASSES_TWICE_APART = 4
+"""The last version of filling packs (``PACKING``) with few classes; runs with it stay calibrated."""
 
 Place = tuple[str, str, int, str]
 """Backend, device, threads, and subject: ``bricks`` or ``model``."""
@@ -83,15 +85,15 @@ def accuracies(folder: Path) -> dict[str, Mapping[str, Any]]:
         if one.get("protocol") == PROTOCOL
         and not (one.get("half") or one.get("files") or one.get("given"))
         and one.get("cache", "model") == "model"
-        and (one["threads"] == 1 or _packing(one) == PACKING)
+        and (one["threads"] == 1 or _packing(one) >= _CLASSES_TWICE_APART)
     }
 
 
 def _packing(one: Mapping[str, Any]) -> int:
-    """Return the version of filling packs, or the present one where that fills packs of these bricks alike."""
+    """Return the version of filling packs, or a later one that fills packs of these bricks alike."""
     found = int(one.get("packing", 1))
-    alike = 2 if one["threads"] == 1 else 3 if one["graph"] == "runtime" else PACKING
-    return PACKING if found >= alike else found
+    alike = 2 if one["threads"] == 1 else 3 if one["graph"] == "runtime" else _CLASSES_TWICE_APART
+    return max(found, _CLASSES_TWICE_APART) if found >= alike else found
 
 
 def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

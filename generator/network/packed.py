@@ -67,10 +67,11 @@ def common_ranges(
 
 Array = npt.NDArray[Any]
 
-PACKING = 4
+PACKING = 5
 """Version of the rules that fill packs. 1: a table counted whole although few rows are read, and equal weights were
 shared. 2: one thread alone wrote the inputs of bricks, for any number of threads. 3: weights alone filled a pack, so
-that it touched up to twice as much as its models, and layout changes at the edges of a brick ran beside it."""
+that it touched up to twice as much as its models, and layout changes at the edges of a brick ran beside it. 4: classes
+were twice apart, and packs touched from 0.7 times as much as their class."""
 
 _FED_ELEMENTS = 16
 """Inputs of up to so many elements may be scales, limits or shapes; they keep their values."""
