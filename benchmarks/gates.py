@@ -117,7 +117,8 @@ def _pairs(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], ModelS
             if new.name not in known:
                 injected = (0.0, 0.0)
                 if share:
-                    slowed(old, new, way, share, options.threads)
+                    if not new.exists():
+                        slowed(old, new, way, share, options.threads)
                     injected = injected_by(old, new, options.threads, PROCESSES)
                 else:
                     new.write_bytes(old.read_bytes())

@@ -677,7 +677,7 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "answers": _answers,
     "checks": _checks,
     "headline-files": _headline("epyc/accuracy-runtime-g1-t1-b1-files"),
-    "headline-epyc": _headline("epyc/accuracy-runtime-g1-t1-b1-new"),
+    "headline-epyc": _headline("epyc-again/accuracy-runtime-g1-t1-b1-new"),
     "headline-epyc-two": _headline("epyc/accuracy-runtime-g1-t2-b1-new"),
     "headline-epyc-fused": _headline("epyc/accuracy-fused-g1-t1-b1-new"),
     "headline-xeon": _headline("accuracy-runtime-g1-t1-b1-new"),

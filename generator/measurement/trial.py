@@ -210,7 +210,8 @@ def try_out(
                 """Compares the outputs of a pair before its first visit."""
 
                 def prepare(self, group: Group) -> dict[str, Loaded]:
-                    return groups[group].compare(workers, recorder)
+                    groups[group].compare(workers, recorder)
+                    return {}
 
             Comparing(plan, workers, recorder, Pace(visits, deadline=until), progress).measure()
         return [tried.result(recorder) for tried in trials]
@@ -307,57 +308,55 @@ class _Tried:
         self._pair, self._settled, self._free = pair, settled, free
         self._first, self._second = folder / f"{number}-first.npz", folder / f"{number}-second.npz"
         before, after = (
-            single(_member(pair, way, f"{number}: {side}", side, network), way.place)
-            for way, side, network in (
-                (pair.before, _BEFORE, pair.before.runnable),
-                (pair.after, _AFTER, replace(pair.after.runnable, partner=self._first)),
-            )
+            # Both sides read their inputs from one file: what a process allocates moves what it loads next.
+            single(_member(pair, way, f"{number}: {side}", side, replace(way.runnable, partner=self._first)), way.place)
+            for way, side in ((pair.before, _BEFORE), (pair.after, _AFTER))
         )
         self._tasks = (before, after)
         self.group = Group(self._tasks)
         self._values: tuple[SharedValue, ...] = ()
         self._stacks: tuple[Stack, ...] = ()
-        self._loaded: dict[str, Loaded] | None = None
+        self._is_compared = False
 
-    def compare(self, workers: Workers[Place], recorder: SampleRecorder) -> dict[str, Loaded]:
-        """Load both sides and compare their outputs, in the first process only; the scheduler loads them in others."""
-        if self._loaded is not None:
+    def compare(self, workers: Workers[Place], recorder: SampleRecorder) -> None:
+        """Load both sides, compare their outputs and drop them, in the first process only."""
+        if self._is_compared:
             result = self.result(recorder)
             if self._settled is not None and isinstance(result, Trial) and result.visits and self._settled(result):
                 self._refuse(recorder, _TrialSettled("what was timed decides it"))
-            return {}
-        self._loaded = {}
+            return
+        self._is_compared = True
         if self._pair.cores > self._free:
             text = (
                 f"only {self._free} of the {self._pair.cores} cores that it needs are free of other programs, and a "
                 "comparison of different numbers of cores would measure those"
             )
             self._refuse(recorder, MachineBusy(text, remedy="end the other programs"))
-            return {}
+            return
         try:
             feeds = self._pair.before.runnable.feeds
             self._values = _joined([self._shared(number, workers) for number in reversed(range(len(feeds) or 1))])
             greetings = [workers.at(task.place).greeting for task in self._tasks]
             self._stacks = tuple(greeting.stack for greeting in greetings if greeting is not None)
+            for task in self._tasks:
+                workers.at(task.place).drop(task.id)
         except (BackendError, WorkerError) as error:
             self._refuse(recorder, error)
-            return {}
+            return
         if self._pair.tolerance is not None and largest_error(self._values) > self._pair.tolerance:
             self._refuse(recorder, _TrialSettled("the outputs differ"))
-        return self._loaded
 
     def _shared(self, number: int, workers: Workers[Place]) -> list[SharedValue]:
         """Load both sides, in place of earlier ones, and return their inputs and outputs on one set of inputs."""
-        loaded: dict[str, Loaded] = {}
         paths = (self._first, self._second)
         for task, path in zip(self._tasks, paths, strict=True):
             (member,) = task.members
-            network = replace(member.network, feeds=member.network.feeds[number : number + 1])
+            partner = None if path == self._first else self._first
+            network = replace(member.network, feeds=member.network.feeds[number : number + 1], partner=partner)
             worker, size = workers.at(task.place), network.path.stat().st_size
             request = replace(task, members=(replace(member, network=network),)).load(seed=0)
-            loaded[task.id] = worker.load(request, timeout_s=Timeouts.loading(size))
+            worker.load(request, timeout_s=Timeouts.loading(size))
             worker.outputs(task.id, path)
-        self._loaded = loaded
         values = shared_values(*paths)
         self._second.unlink()  # the first has the inputs of both
         return values
