@@ -10,6 +10,8 @@ from dlbricks.errors import MachineBusy
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.measurement import trial
 from dlbricks.generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_in_models, try_out
+from dlbricks.generator.worker.client import Worker
+from dlbricks.generator.worker.messages import Load
 from dlbricks.models import find_models
 from dlbricks.models.runnable import Runnable
 from onnx import helper, numpy_helper
@@ -54,6 +56,26 @@ def test_a_start_of_each_way_is_known_of_each_process(pair):
 
     assert [len(starts) for starts in tried.starts_ns] == [2, 2]
     assert min(ns for starts in tried.starts_ns for start in starts for ns in start) > 0
+
+
+def test_both_ways_are_prepared_alike(pair, monkeypatch):
+    """What a process allocates before it loads a network moves that network, and its latency."""
+    requests, load = [], Worker.load
+
+    def recorded(worker: Worker, request: Load, **more: float):
+        requests.append(request)
+        return load(worker, request, **more)
+
+    monkeypatch.setattr(Worker, "load", recorded)
+
+    try_out([pair(place_of(PLAIN, 1), place_of(PLAIN, 1))], visits=4, processes=2)
+
+    _, _, *timed = requests  # the first two are compared, and dropped
+    before, after = timed[0].id, timed[1].id
+    assert [request.id for request in timed] == [before, after, after, before]
+    assert before != after
+    ((inputs,),) = {member.file.feeds for request in timed for member in request.members}
+    assert inputs.endswith(".npz")
 
 
 def test_bricks_run_in_packs_at_both_places(tmp_path):
