@@ -25,7 +25,7 @@ from ..generator.machine.lock import work_clock
 from ..generator.machine.system import probe_system
 from ..generator.measurement.settings import PaceFields
 from ..models import ModelSource
-from .estimation.reading import find_ceilings
+from .estimation.reading import find_ceilings, noted_caches
 from .report.shares import stored_profile
 from .setups import Setup, cut_of
 
@@ -78,6 +78,9 @@ class MeasuringPlan:
     ) -> tuple[GenerateReport, RunReport | None]:
         """Write the bricks of models into a folder and measure them, alternately with whole models.
 
+        Which of them are measured cold as well depends on the caches. What the database noted last of them holds, since
+        another look may find other ones, and what was measured is to be found again.
+
         Args:
             models: The models; unreadable ones get an error.
             suite: The folder.
@@ -88,7 +91,9 @@ class MeasuringPlan:
         from ..generator.measurement.run import run
 
         progress = self.progress if any(isinstance(model, ModelSource) for model in models) else None
-        generated = generate(models, out=suite, settings=cut_of(self.how), progress=progress)
+        here = probe_system().key
+        caches = noted_caches(earlier for earlier in self.store.runs() if earlier.system == here)
+        generated = generate(models, out=suite, settings=cut_of(self.how), caches=caches, progress=progress)
         if generated.suite is None:
             return generated, None
         settings = self.how.settings(**pace)

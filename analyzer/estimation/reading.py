@@ -270,12 +270,16 @@ def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> 
 
 def _caches_of(bricks: Iterable[Measurement], runs: Mapping[str, Run]) -> Caches:
     """Return what the caches of the bricks' machine hold, as their latest run found it."""
-    latest = sorted({brick.run for brick in bricks if brick.variant in BOUNDARY}, key=lambda run: runs[run].started)
-    for run in reversed(latest):
-        match runs[run].options.get(CACHES):
+    return noted_caches(runs[id_] for id_ in {brick.run for brick in bricks if brick.variant in BOUNDARY}) or USUAL
+
+
+def noted_caches(runs: Iterable[Run]) -> Caches | None:
+    """Return what caches hold as the latest of some runs noted it; None if none did."""
+    for run in sorted(runs, key=lambda run: run.started, reverse=True):
+        match run.options.get(CACHES):
             case [int(core), int(last)]:
                 return Caches(core, last)
-    return USUAL
+    return None
 
 
 # Executed graphs of the models.

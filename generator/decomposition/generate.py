@@ -148,6 +148,7 @@ def generate(
     annotate: bool = False,
     decoys: int = 0,
     decoy_seed: str | int | None = None,
+    caches: Caches | None = None,
     progress: ProgressCallback | None = None,
     **fields: Unpack[CutFields],
 ) -> GenerateReport:
@@ -165,6 +166,8 @@ def generate(
         annotate: Note in the suite how often each model contains each brick; this reveals the models' names.
         decoys: Number of dummy bricks to mix in.
         decoy_seed: Secret that they are drawn from.
+        caches: What the caches hold that decide which bricks of executed graphs are measured cold as well; None: those
+            of this machine, measured now. Two looks may differ, so that commands with a database give what it knows.
         progress: Called after each model.
         **fields: Fields of a ``Cut``, in place of ``settings``: ``granularity`` at least; ``options`` by name.
 
@@ -213,7 +216,7 @@ def generate(
         require_known(dims, [model.own for model in cut_up])
         dummies = draw_decoys(list(bricks.values()), decoys, decoy_seed) if decoy_seed is not None and bricks else {}
         distances = _distances(cut_up)
-        caches = _caches(cut_up)
+        caches = _caches(cut_up, caches)
         suite = write_suite(
             Path(out),
             bricks | dummies,
@@ -269,13 +272,13 @@ def _any_distance(distances: Mapping[str, set[int]]) -> set[int]:
     return set(Counter(frozenset(classes) for classes in distances.values()).most_common(1)[0][0])
 
 
-def _caches(models: Sequence[Decomposition]) -> Caches | None:
-    """Return what the caches of this machine hold; None if that decides nothing.
+def _caches(models: Sequence[Decomposition], given: Caches | None) -> Caches | None:
+    """Return what the caches of this machine hold, unless it is given; None if that decides nothing.
 
     Only bricks of executed graphs depend on it, which are measured here or on a machine of its kind.
     """
     asked = any(model.graph.salt and model.footprint_class in REUSE_LEVELS for model in models)
-    return caches_here() if asked else None
+    return (given or caches_here()) if asked else None
 
 
 def _boundary(models: Sequence[Decomposition], caches: Caches) -> dict[str, set[str]]:
