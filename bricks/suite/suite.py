@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -84,11 +85,15 @@ def read_bounded(path: Path, limit: int) -> bytes:
         SuiteError: It cannot be read, is not a regular file, or is too large.
     """
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise SuiteError(f"{path} is not a regular file", remedy="generate the suite again")
-        with path.open("rb") as file:
-            data = file.read(min(limit, status.st_size) + 1)  # as much memory as is asked for is taken
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe has no writer to wait for
+        try:
+            status = os.fstat(opened)  # of this file: another writer may replace it by a larger one meanwhile
+            if not stat.S_ISREG(status.st_mode):
+                raise SuiteError(f"{path} is not a regular file", remedy="generate the suite again")
+            with open(opened, "rb", closefd=False) as file:
+                data = file.read(min(limit, status.st_size) + 1)  # as much memory as is asked for is taken
+        finally:
+            os.close(opened)
     except FileNotFoundError:
         raise
     except OSError as error:
