@@ -90,16 +90,16 @@ def curve(options: argparse.Namespace) -> None:
     """Compare models with copies that are slower by known shares."""
     path = options.out / f"power-t{options.threads}.json"
     cpu = probe_system().cpu
-    curve = read(path, {"cpu": cpu, "threads": options.threads, "rows": []})
-    if curve["cpu"] != cpu:
-        raise SystemExit(f"{path} is of {curve['cpu']}: give another --out")
+    found = read(path, {"cpu": cpu, "threads": options.threads, "rows": []})
+    if found["cpu"] != cpu:
+        raise SystemExit(f"{path} is of {found['cpu']}: give another --out")
     pairs = [*_pairs(options)]
     for number, beside in itertools.product(range(options.tries), options.beside):
         with BESIDE[beside]():
             for known, before, after in pairs:
                 row = {**known, "beside": beside, **_tried(before, after, options)}
-                curve["rows"].append(row)
-                write(path, curve, f"{number} {_told(row)}")
+                found["rows"].append(row)
+                write(path, found, f"{number} {_told(row)}")
 
 
 def _pairs(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], ModelSource, ModelSource]]:

@@ -22,7 +22,7 @@ from ..device.host import state_of
 from ..machine.nvml import throttled
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Workers, refusal_of
-from ..worker.messages import Loaded, Place, Time, Timed
+from ..worker.messages import Place, Time, Timed
 from .pace import SESSION_S, Pace, loops_of, warmups_of
 from .plan import Group, MeasurementPlan, MeasurementTask, TaskMember, single
 from .recorder import Record, SampleRecorder
@@ -115,7 +115,6 @@ class Scheduler:
         self._recorder = recorder
         self._pace = pace
         self._costs = recorder.costs
-        self._loaded: dict[str, Loaded] = {}
         self._progress = progress
         devices = {task.place.runtime.device for group in plan.groups for task in group.tasks}
         self._watched = tuple(device for device in sorted(devices) if "held_back" in state_of(device))
@@ -131,9 +130,8 @@ class Scheduler:
             return {}
         return {"sessions_again": self._costs.again, "sessions_throttled": self._costs.throttled}
 
-    def prepare(self, group: Group) -> Mapping[str, Loaded]:  # noqa: ARG002  (a subclass may load some)
-        """Begin the sessions of a group in a process; return the replies about tasks that are loaded, by task id."""
-        return {}
+    def prepare(self, group: Group) -> None:
+        """Do what a subclass has to before the sessions of a group in a process."""
 
     def measure(self) -> None:
         """Measure the groups; each record gets a ``result`` or ``error``, or stays open if the time was short.
@@ -193,7 +191,7 @@ class Scheduler:
         """Run the sessions of a group in one process; if a worker ends, its current session is lost."""
         while (visits := self._missing(waiting)) > 0 and waiting.sessions > until and not self._pace.expired:
             try:
-                self._loaded = dict(self.prepare(waiting.group))
+                self.prepare(waiting.group)
                 if self._missing(waiting) <= 0:
                     return
                 begun = time.monotonic()
@@ -367,9 +365,7 @@ class Scheduler:
             request = task.load(self._plan.seed, unroll=self._of(task.members[0]).unroll)
             try:
                 with self._asking(task, "prepare_s"):
-                    reply = self._loaded.pop(task.id, None) or self._workers.at(task.place).load(
-                        request, timeout_s=timeout_s
-                    )
+                    reply = self._workers.at(task.place).load(request, timeout_s=timeout_s)
             except _TaskFailed as failed:
                 if not isinstance(failed.error, BackendError):
                     raise

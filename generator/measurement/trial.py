@@ -30,7 +30,7 @@ from ..machine.system import free_cores
 from ..network.network import relative_difference
 from ..progress import ProgressCallback
 from ..worker.client import Timeouts, Worker, Workers, start_worker
-from ..worker.messages import Load, Loaded, NetworkFile, PackMember, Place
+from ..worker.messages import Load, NetworkFile, PackMember, Place
 from .pace import Pace
 from .plan import Group, MeasurementPlan, MeasurementTask, Membership, TaskMember, plan_groups, single
 from .recorder import Record, SampleRecorder
@@ -209,9 +209,8 @@ def try_out(
             class Comparing(Scheduler):
                 """Compares the outputs of a pair before its first visit."""
 
-                def prepare(self, group: Group) -> dict[str, Loaded]:
+                def prepare(self, group: Group) -> None:
                     groups[group].compare(workers, recorder)
-                    return {}
 
             Comparing(plan, workers, recorder, Pace(visits, deadline=until), progress).measure()
         return [tried.result(recorder) for tried in trials]
