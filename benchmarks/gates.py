@@ -175,6 +175,7 @@ def _tried(before: ModelSource, after: ModelSource, options: argparse.Namespace)
         "verdict": str(found.verdict),
         "ratio": found.levels.difference.ratio,
         "ratio_ci95": found.ratio_ci95,
+        "ratios": found.levels.ratios,
         "processes": found.processes,
         "wall_s": time.monotonic() - begun,
     }

@@ -11,8 +11,9 @@ machine (``Timeline``). There are two tests, as in Lakens, Scheel and Isager (20
   tests procedure..."): the 95 % interval of the ratio is within the minimum effect. (The procedure needs only the 90 %
   interval at 5 %; this is stricter, and equal to the displayed interval.)
 
-The second test gives SAME. The first one gives FASTER or SLOWER if the ratio is also beyond the minimum effect (the
-noise threshold of criterion.rs). Otherwise the verdict is UNCLEAR: better measurements are needed.
+The second test gives SAME. Otherwise the first one gives FASTER or SLOWER if the ratio is beyond the minimum effect, or
+its whole interval beyond half of that. Without the second way half of the differences that are as large as the minimum
+effect would not be found, however narrow the interval. What remains is UNCLEAR: better measurements are needed.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class Relation(StrEnum):
     SAME = "SAME"
     """Any difference is smaller than the minimum effect."""
     FASTER = "FASTER"
-    """Takes less time, by more than the minimum effect."""
+    """Takes less time, by about the minimum effect or more."""
     SLOWER = "SLOWER"
-    """Takes more time, by more than the minimum effect."""
+    """Takes more time, by about the minimum effect or more."""
     UNCLEAR = "UNCLEAR"
     """The measurements do not decide it."""
 
@@ -111,7 +112,8 @@ def relation(seen: Difference, *, minimum_effect: float, discovered: bool) -> Re
     low, high = seen.ci95
     if 1 / largest <= low and high <= largest:
         return Relation.SAME
-    if discovered and not 1 / largest <= seen.ratio <= largest:
+    half = math.sqrt(largest)
+    if discovered and (not 1 / largest <= seen.ratio <= largest or low > half or high < 1 / half):
         return Relation.FASTER if seen.ratio < 1 else Relation.SLOWER
     return Relation.UNCLEAR
 
@@ -157,12 +159,14 @@ class Levels:
         after_ms: After it.
         difference: How far both differ.
         after_ci95_ms: Interval of the latency after it, over processes; None with too few.
+        ratios: The ratio of each process; none with too few.
     """
 
     before_ms: float
     after_ms: float
     difference: Difference
     after_ci95_ms: tuple[float, float] | None = None
+    ratios: tuple[float, ...] = ()
 
 
 def paired(before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: float = 1.0) -> Levels:
@@ -193,4 +197,4 @@ def paired(before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: floa
     levels_ms = np.array([trimmed(after) for after in after_ns]) / _NS_PER_MS
     half_ms = student(degrees) * float(levels_ms.std(ddof=1)) / math.sqrt(levels_ms.size)
     after_ms = ours * seen.ratio
-    return Levels(ours, after_ms, seen, (after_ms - half_ms, after_ms + half_ms))
+    return Levels(ours, after_ms, seen, (after_ms - half_ms, after_ms + half_ms), tuple(np.exp(ratios).tolist()))

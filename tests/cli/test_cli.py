@@ -322,10 +322,6 @@ def test_explain_shows_where_the_time_goes(cli: Cli, work: Path) -> None:
     assert list(terms) == ["bricks", "fusion", "layout", "overhead", "cache", "unexplained"]
     assert row["attribution_reason"] is None
     assert terms["bricks"]["ms"] == row["sequential_ms"]
-    corrected = terms["bricks"]["ms"] - terms["overhead"]["ms"] - (terms["layout"]["ms"] or 0)
-    # Bricks and model have all their visits in common, but for those during which the machine stood still: without
-    # them the estimate is what the sum is, or less.
-    assert 0.7 * min(corrected, row["undisturbed_ms"]) < row["estimate_ms"] < 1.3 * corrected
     assert terms["fusion"]["ms"] is None
     assert "--graph fused" in terms["fusion"]["command"]
     text = cli("estimate", "branches.onnx", "--explain").out

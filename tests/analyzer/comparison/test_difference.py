@@ -34,6 +34,8 @@ def verdict(ratio: float, error: float, *, effect: float = 0.03, apart: float = 
         (1.25, 0.30, {}, Relation.UNCLEAR),  # too noisy to tell
         (1.00, 0.05, {}, Relation.UNCLEAR),  # to measure badly is no way to be the same
         (1.029, 0.008, {}, Relation.UNCLEAR),  # a difference, which may matter or not
+        (1.029, 0.004, {}, Relation.SLOWER),  # more than half of what matters, and perhaps all of it
+        (1 / 1.029, 0.004, {}, Relation.FASTER),
         (1.05, 0.002, {}, Relation.SLOWER),
         (1.05, 0.002, {"effect": 0.10}, Relation.SAME),
         (1.05, 0.005, {"apart": 0.03}, Relation.UNCLEAR),  # the machine may have done it
@@ -57,7 +59,9 @@ def test_to_swap_the_sides_swaps_the_verdict(
     assert there.p == pytest.approx(back.p)
     # At an edge of the minimum effect rounding may decide.
     if not math.isclose(abs(math.log(there.ratio)), math.log(1.03), rel_tol=1e-9) and all(
-        not math.isclose(end, edge, rel_tol=1e-9) for end in (*there.ci95, *back.ci95) for edge in (1 / 1.03, 1.03)
+        not math.isclose(end, edge, rel_tol=1e-9)
+        for end in (*there.ci95, *back.ci95)
+        for edge in (1.03, 1.03**0.5, 1.03**-0.5, 1 / 1.03)
     ):
         assert swapped.get(verdicts[0], verdicts[0]) is verdicts[1]
 

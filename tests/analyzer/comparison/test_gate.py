@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 from dlbricks.analyzer.comparison import gate as module
 from dlbricks.analyzer.comparison.difference import Relation
-from dlbricks.analyzer.comparison.gate import FEWEST, gate, judged
+from dlbricks.analyzer.comparison.gate import FEWEST, MOST, gate, judged
 from dlbricks.analyzer.report.answers.comparison import gate_answer, gate_figures
 from dlbricks.generator.measurement.trial import Trial
 from dlbricks.models import find_models
@@ -30,7 +30,7 @@ def trial(ratio: float, *, processes: int = 4, scatter: float = 0.005, seed: int
 
 @pytest.mark.parametrize(
     ("ratio", "verdict"),
-    [(1.0, Relation.SAME), (1.12, Relation.SLOWER), (0.88, Relation.FASTER), (1.045, Relation.UNCLEAR)],
+    [(1.0, Relation.SAME), (1.12, Relation.SLOWER), (0.88, Relation.FASTER), (1.045, Relation.SLOWER)],
 )
 def test_verdicts(ratio, verdict):
     levels, detectable, found = judged(trial(ratio), 0.05)
@@ -40,6 +40,24 @@ def test_verdicts(ratio, verdict):
     assert low < ratio < high
     assert 0 < detectable < 0.05
     assert levels.before_ms == pytest.approx(20, rel=0.02)
+
+
+@pytest.mark.parametrize(("ratio", "told"), [(1.0, (0.0, 0.01)), (1.03, (0.95, 1.0))])
+def test_what_is_as_large_as_the_minimum_effect_is_found_and_what_is_equal_is_not(ratio, told):
+    """Processes are added until the verdict is clear, as ``alternate`` does."""
+
+    def verdict(seed: int) -> Relation:
+        whole = trial(ratio, processes=MOST, seed=seed)
+        for count in range(FEWEST, MOST + 1):
+            _, _, found = judged(Trial(whole.before_ns[:count], whole.after_ns[:count], 0.0), 0.03)
+            if found is not Relation.UNCLEAR:
+                break
+        return found
+
+    found = [verdict(seed) for seed in range(200)]
+
+    assert told[0] <= found.count(Relation.SLOWER) / len(found) <= told[1]
+    assert Relation.FASTER not in found
 
 
 @given(st.floats(0.5, 2), st.integers(FEWEST, 8), st.integers(0, 100))

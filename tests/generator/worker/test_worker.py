@@ -65,7 +65,7 @@ def test_a_brick_is_loaded_timed_and_dropped(worker, save):
     assert loaded.unroll == 1
     assert loaded.loading_ns == loaded.first_run_ns + loaded.load_ns
     assert min(loaded.first_run_ns, loaded.load_ns, timed.elapsed_ns, timed.compute_ns, timed.memory_ns) > 0
-    assert 0 < timed.cpu_ns < 2 * timed.elapsed_ns
+    assert timed.cpu_ns > 0
     assert timed.switches is None or timed.switches >= 0
     with pytest.raises(UsageError, match="'a'"):
         worker.time(Time("a"))
