@@ -169,7 +169,9 @@ class Levels:
     ratios: tuple[float, ...] = ()
 
 
-def paired(before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: float = 1.0) -> Levels:
+def paired(
+    before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: float = 1.0, by_order: bool = False
+) -> Levels:
     """Both latencies and their ratio, of two sides that were visited alternately.
 
     The process is the unit: all of its visits share one memory layout. Of each process one number counts, the trimmed
@@ -181,6 +183,8 @@ def paired(before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: floa
         before_ns: Latencies of the first, by process; visits of one position belong together.
         after_ns: Of the second.
         looks: Intervals are wider by this factor, if the result was looked at again and again before.
+        by_order: Processes scatter around the mean of those with the same order of loading, and need no least value;
+            at least four are needed. In three of nine models both means were 0.7 to 1.2 % apart.
     """
     ours, theirs = (trimmed(np.concatenate(side)) / _NS_PER_MS for side in (before_ns, after_ns))
     if len(before_ns) < FEWEST_PROCESSES:
@@ -189,11 +193,15 @@ def paired(before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: floa
     ratios = np.array([trimmed(np.log(after / before)) for before, after in zip(before_ns, after_ns, strict=True)])
     second_first = np.arange(ratios.size) % 2
     weights = np.where(second_first, 0.5 / second_first.sum(), 0.5 / (1 - second_first).sum())
-    centre, degrees = float(weights @ ratios), ratios.size - 1
-    error = looks * math.hypot(float(ratios.std(ddof=1)), _PROCESS_SD) * float(np.sqrt(weights @ weights))
-    half = student(degrees) * error
-    ends = math.exp(centre - half), math.exp(centre + half)
-    seen = Difference(math.exp(centre), ends, two_sided(centre / error, degrees))
+    centre = float(weights @ ratios)
+    if by_order:
+        means = np.array([ratios[second_first == order].mean() for order in (0, 1)])
+        degrees = ratios.size - 2
+        spread = float(np.sqrt(np.sum((ratios - means[second_first]) ** 2) / degrees))
+    else:
+        degrees, spread = ratios.size - 1, math.hypot(float(ratios.std(ddof=1)), _PROCESS_SD)
+    error = looks * spread * float(np.sqrt(weights @ weights))
+    seen = difference(1.0, math.exp(centre), (error, degrees))
     levels_ms = np.array([trimmed(after) for after in after_ns]) / _NS_PER_MS
     half_ms = student(degrees) * float(levels_ms.std(ddof=1)) / math.sqrt(levels_ms.size)
     after_ms = ours * seen.ratio

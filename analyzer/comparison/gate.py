@@ -40,8 +40,8 @@ VISITS = 16
 _LOOKS = 1.25
 """Intervals are wider by this factor, since the verdict is looked for after each process."""
 
-_POWER = 0.98
-"""Quantile of Student's t for a power of 80 %, with three degrees of freedom; it is less with more."""
+_POWER = 1.06
+"""Quantile of Student's t for a power of 80 %, with two degrees of freedom; it is less with more."""
 
 
 FIELDS = (
@@ -336,12 +336,12 @@ def judged(trial: Trial, minimum_effect: float) -> tuple[Levels, float, Relation
     """
     if not trial.measurable:
         return Levels(math.nan, math.nan, Difference(math.nan, (0.0, math.inf), 1.0)), math.inf, Relation.UNCLEAR
-    levels = paired(trial.before_ns, trial.after_ns, looks=_LOOKS)
     count = len(trial.before_ns)
+    levels = paired(trial.before_ns, trial.after_ns, looks=_LOOKS, by_order=count >= FEWEST)
     if count < FEWEST:
         undecided = replace(levels.difference, ci95=(0.0, math.inf), p=1.0)
         return replace(levels, difference=undecided), math.inf, Relation.UNCLEAR
     low, high = levels.difference.ci95
     half = math.log(high / low) / 2
     verdict = relation(levels.difference, minimum_effect=minimum_effect, discovered=not low <= 1 <= high)
-    return levels, math.expm1(half * (1 + _POWER / student(count - 1))), verdict
+    return levels, math.expm1(half * (1 + _POWER / student(count - 2))), verdict

@@ -21,6 +21,7 @@ from ...generator.backends.registry import get
 from ...generator.decomposition.decompose import Model, decompose, decomposing_until
 from ...generator.machine.lock import work_clock
 from ...generator.measurement.run import RunReport
+from ...generator.measurement.settings import PaceFields
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
 from ...tabular import Records, Row, Tabular, fields, record_of
@@ -295,7 +296,9 @@ def tokens(
                 called = running if isinstance(running, Loop) else progress
                 plan = MeasuringPlan(store, how, visits, budget_s, until, called)
                 shares = {"prompt": models[: len(where["prompt"])], "step": models[len(where["prompt"]) :]}
-                reports = _measured(shares, plan, suite)
+                decoder = extended.decoder
+                together_bytes = None if decoder is None else max(decoder.weight_bytes, _LEAST_TOGETHER)
+                reports = _measured(shares, plan, suite, together_bytes)
             if isinstance(running, Loop):
                 running.finish(until)
         except KeyboardInterrupt as error:
@@ -374,12 +377,25 @@ _NEAR = 16
 """Positions that are added to lengths before they are compared: a step at 0 is as long as one at 10."""
 
 
+_LEAST_TOGETHER = 1 << 29
+"""Bricks of small decoders are loaded together up to this size in bytes; otherwise up to the size of the weights."""
+
+
 def _measured(
-    parts: Mapping[str, Sequence[Model]], plan: MeasuringPlan, suite: str | os.PathLike[str] | None
+    parts: Mapping[str, Sequence[Model]],
+    plan: MeasuringPlan,
+    suite: str | os.PathLike[str] | None,
+    together_bytes: int | None,
 ) -> tuple[RunReport, ...]:
     """Measure the missing bricks of the prompt and of the step in separate runs.
 
     A step mostly reads weights, a prompt computes. Each brick alternates with bricks of its own kind, as in its model.
+
+    Args:
+        parts: The models at each length, of the prompt and of the step.
+        plan: How to measure, and until when.
+        suite: Folder for the bricks; None: a temporary one.
+        together_bytes: Bricks are kept loaded together up to this size; None: as far as memory allows.
     """
     reports: list[RunReport] = []
     with ExitStack() as resources:
@@ -392,7 +408,8 @@ def _measured(
             left_s = plan.left_s(0.0)
             own = 1.0 - (LOOP_SHARE if isinstance(plan.progress, Loop) else 0.0)
             share_s = None if left_s is None else max(1.0, own * left_s / (len(parts) - number))
-            _, report = plan.measure(models, folder / name, {"visits": plan.visits, "budget_s": share_s})
+            pace = PaceFields(visits=plan.visits, budget_s=share_s, together_bytes=together_bytes)
+            _, report = plan.measure(models, folder / name, pace)
             reports += [] if report is None else [report]
     return tuple(reports)
 

@@ -316,7 +316,7 @@ class _RunExecution:
             self._model_members,
             self._membership,
             self._place,
-            memory_bytes=self._memory_bytes,
+            memory_bytes=min(self._memory_bytes, settings.together_bytes or self._memory_bytes),
             beside=(TaskMember(overhead, OVERHEAD, Runnable(Path(OVERHEAD), synthetic=True)),),
         )
         return MeasurementPlan(groups, settings.processes, settings.sessions, settings.seed, settings.item_timeout_s)

@@ -40,6 +40,7 @@ class PaceFields(TypedDict, total=False):
     sessions: int
     seed: int
     memory_bytes: int | None
+    together_bytes: int | None
     priority: str
 
 
@@ -65,7 +66,8 @@ class MeasurementSettings:
         sessions: Sessions of each process. Each session orders the bricks of a pack anew. A long session is committed
             in parts, and each part orders them again.
         seed: Seed of weights, inputs and orders.
-        memory_bytes: Networks are kept loaded up to this size; None: half of the available memory.
+        memory_bytes: Memory of a worker, of which it may take 1.6 times; None: half of the available memory.
+        together_bytes: Networks are kept loaded together up to this size; None: ``memory_bytes``.
         priority: Priority of workers while they time, one of ``machine.priority.PRIORITIES``.
     """
 
@@ -79,6 +81,7 @@ class MeasurementSettings:
     sessions: int = 2
     seed: int = 0
     memory_bytes: int | None = None
+    together_bytes: int | None = None
     priority: str = "high"
 
     @classmethod

@@ -30,7 +30,7 @@ def trial(ratio: float, *, processes: int = 4, scatter: float = 0.005, seed: int
 
 @pytest.mark.parametrize(
     ("ratio", "verdict"),
-    [(1.0, Relation.SAME), (1.12, Relation.SLOWER), (0.88, Relation.FASTER), (1.045, Relation.SLOWER)],
+    [(1.0, Relation.SAME), (1.12, Relation.SLOWER), (0.88, Relation.FASTER)],
 )
 def test_verdicts(ratio, verdict):
     levels, detectable, found = judged(trial(ratio), 0.05)
