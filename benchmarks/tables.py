@@ -21,6 +21,7 @@ import round_trip
 import visit_analyses
 import visit_tables
 from calibrate import scatter
+from dlbricks.analyzer.comparison.difference import MINIMUM_EFFECT
 from dlbricks.db.values import PROTOCOL
 from figures import RESULTS, number, percent, read, spread, table
 
@@ -246,16 +247,17 @@ def _power(folder: Path) -> str:
     rows = []
     for path, found in _curves(folder):
         place = f"[{found['threads']}, {found['cpu']}](../results/{path.relative_to(folder)})"
-        kinds = {(row["beside"], row["minimum_effect"], row["share"]) for row in found["rows"]}
-        for beside, effect, share in sorted(kinds, key=lambda kind: ([*_BESIDE].index(kind[0]), *kind[1:])):
-            tries = [row for row in found["rows"] if _kind(row) == (beside, effect, share)]
+        for kind in sorted({_kind(row) for row in found["rows"]}):
+            earlier, beside, effect, step = kind
+            tries = [row for row in found["rows"] if _kind(row) == kind]
             said = Counter(row["verdict"] for row in tries)
             injected = sorted(row["injected"] for row in tries)
-            copy = f"{percent(injected[0])} to {percent(injected[-1])}" if share else "0"
+            copy = f"{percent(injected[0])} to {percent(injected[-1])}" if step else "0"
+            copy += " (earlier rule)" if earlier else ""
             rows.append([
-                place, _BESIDE[beside], f"{effect:.0%}", copy, len(tries), said["SLOWER"], said["FASTER"], said["SAME"],
-                said["UNCLEAR"], _bias(tries), percent(_held_share(tries)),
-                f"{statistics.median(row['wall_s'] for row in tries):.0f}",
+                place, [*_BESIDE.values()][beside], f"{effect:.0%}", copy, len(tries),
+                *(said[verdict] for verdict in ("SLOWER", "FASTER", "SAME", "UNCLEAR")), _bias(tries),
+                percent(_held_share(tries)), f"{statistics.median(row['wall_s'] for row in tries):.0f}",
             ])  # fmt: skip
     head = ("threads, machine", "beside", "minimum effect", "new model slower by", "tries", "SLOWER", "FASTER", "SAME",
             "UNCLEAR", "reads too much by", "intervals hold", "seconds, median")  # fmt: skip
@@ -271,8 +273,14 @@ def _curves(folder: Path) -> Iterator[tuple[Path, Result]]:
     return ((path, read(path)) for path in sorted(folder.rglob("power-t*.json")))
 
 
-def _kind(row: Result) -> tuple[str, float, float]:
-    return row["beside"], row["minimum_effect"], row["share"]
+_STEPS = (0.001, 0.025, 0.035, 0.045)
+"""Real differences at which a curve is cut."""
+
+
+def _kind(row: Result) -> tuple[bool, int, float, int]:
+    """Return whether a try is of the rule before, what ran beside it, the minimum effect, and its real difference."""
+    step = sum(row["injected"] >= edge for edge in _STEPS)
+    return "ratios" not in row, [*_BESIDE].index(row["beside"]), row["minimum_effect"], step
 
 
 def _bias(tries: Sequence[Result]) -> str:
@@ -525,27 +533,39 @@ def _of_gates(folder: Path) -> Iterable[Row]:
     for path, found in _curves(folder):
         where = f"{_counted(found['threads'], 'thread')}, {found['cpu']}"
         data = f"([data](../results/{path.relative_to(folder)}))"
-        equal = [row for row in found["rows"] if not row["share"]]
+        equal = _equal(found["rows"])
         told = sum(row["verdict"] in {"SLOWER", "FASTER"} for row in equal)
         tested = f"{_counted(len({row['model'] for row in equal}), 'model')}, quiet and beside other programs {data}"
         seen = f"{told} of {len(equal)}; bias {_bias(equal)}; {percent(_held_share(equal))} of the intervals hold"
         yield f"`compare OLD NEW` calls an equal copy SLOWER or FASTER, {where}", tested, seen
-        slower = [row for row in found["rows"] if row["share"] >= _CLEAR]
+        slower = _slower(found["rows"])
         if slower:
             right = sum(row["verdict"] == "SLOWER" for row in slower)
             tested = f"copies slower by {percent(min(row['injected'] for row in slower))} and more, likewise"
             yield f"It calls a slower copy SLOWER, {where}", tested, f"{right} of {len(slower)}"
 
 
-_CLEAR = 0.05
-"""Nominal share of copies that are clearly slower than the default minimum effect."""
+def _slower(rows: Iterable[Result]) -> list[Result]:
+    """Return tries by today's rule whose copies are slower by the default minimum effect, as far as is known."""
+    return [
+        row
+        for row in rows
+        if "ratios" in row
+        and row["minimum_effect"] == MINIMUM_EFFECT
+        and row["injected"] + row["injected_error"] >= MINIMUM_EFFECT
+    ]
+
+
+def _equal(rows: Iterable[Result]) -> list[Result]:
+    """Return the tries of equal copies with the default minimum effect."""
+    return [row for row in rows if not row["share"] and row["minimum_effect"] == MINIMUM_EFFECT]
 
 
 def _gates_headline(folder: Path) -> str:
     """Return how often comparisons were right, over all files of tries."""
     rows = [row for _, found in _curves(folder) for row in found["rows"]]
-    equal = [row for row in rows if not row["share"]]
-    slower = [row for row in rows if row["share"] >= _CLEAR]
+    equal = _equal(rows)
+    slower = _slower(rows)
     wrong = sum(row["verdict"] in {"SLOWER", "FASTER"} for row in equal)
     found = sum(row["verdict"] == "SLOWER" for row in slower)
     return (

@@ -297,7 +297,7 @@ def tokens(
                 plan = MeasuringPlan(store, how, visits, budget_s, until, called)
                 shares = {"prompt": models[: len(where["prompt"])], "step": models[len(where["prompt"]) :]}
                 decoder = extended.decoder
-                together_bytes = None if decoder is None else max(decoder.weight_bytes // 2, _LEAST_TOGETHER)
+                together_bytes = None if decoder is None else max(decoder.weight_bytes, _LEAST_TOGETHER)
                 reports = _measured(shares, plan, suite, together_bytes)
             if isinstance(running, Loop):
                 running.finish(until)
@@ -377,8 +377,8 @@ _NEAR = 16
 """Positions that are added to lengths before they are compared: a step at 0 is as long as one at 10."""
 
 
-_LEAST_TOGETHER = 1 << 28
-"""Bricks of small decoders are loaded together up to this size in bytes; otherwise up to half of the weights."""
+_LEAST_TOGETHER = 1 << 29
+"""Bricks of small decoders are loaded together up to this size in bytes; otherwise up to the size of the weights."""
 
 
 def _measured(

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from ..layer import LayerSequence, TensorType
 from ..operators import VIEWS
+from ..work import weights_read
 from .activations import LARGE_BYTES, far_bytes
 from .footprint import REUSE_LEVELS, footprint, own_level
 from .model_graph import ModelGraph
@@ -54,8 +55,8 @@ USUAL = Caches(2 << 20, 64 << 20)
 Place: TypeAlias = tuple[str, tuple[int, ...]]
 """Key and layers of a sequence."""
 
-_WORTH = 0.1
-"""Least share of a brick's time that far memory may add, for a variant inside a model."""
+_WORTH, _WORTH_AT_ENDS = 0.1, 0.02
+"""Least share of a brick's time that far memory may add, for a variant inside a model and at its inputs and outputs."""
 
 
 def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence], caches: Caches = USUAL) -> Mapping[Place, str]:
@@ -63,6 +64,8 @@ def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence], caches:
 
     More than half of the bytes of a sequence's large inputs, or outputs, decide. A model's own inputs and outputs do
     not count if they are small, since a core's caches hold them; neither does a model that these caches hold whole.
+    Where moving them takes next to nothing of a sequence's time, as scores beside the weights of a decoder's head,
+    they do not count either.
 
     Args:
         graph: The model's executed graph.
@@ -102,10 +105,17 @@ def _variant(
         {value: size for value in values if (size := _size(graph, value)) >= LARGE_BYTES}
         for values in (part.inputs, part.outputs)
     )
+    traffic = sum(inputs.values()) + sum(outputs.values())
+    at_ends = sum(inputs[value] for value in inputs if value in given)
+    at_ends += sum(outputs[value] for value in outputs if value in kept)
+    if at_ends and _far_share(graph, part, at_ends, traffic) < _WORTH_AT_ENDS:
+        inputs = {value: size for value, size in inputs.items() if value not in given}
+        outputs = {value: size for value, size in outputs.items() if value not in kept}
     far_inputs = {value: _far(part, value, far) for value in inputs if value not in given}
     far_outputs = {value: _far(part, value, far) for value in outputs if value not in kept}
     moved = sum(far_inputs.values()) + sum(far_outputs.values())
-    if moved and not _is_worth(graph, part, moved, sum(inputs.values()) + sum(outputs.values())):
+    is_view = all(graph.layers[index].op_type in VIEWS for index in part.layers)  # it would copy an input of a network
+    if is_view or _far_share(graph, part, moved, traffic) < _WORTH:
         far_inputs, far_outputs = dict.fromkeys(far_inputs, 0), dict.fromkeys(far_outputs, 0)
     cold_in = 2 * sum((inputs | far_inputs).values()) > sum(inputs.values())
     cold_out = 2 * sum((outputs | far_outputs).values()) > sum(outputs.values())
@@ -117,16 +127,19 @@ def _far(part: LayerSequence, value: str, far: Mapping[tuple[int, str], int]) ->
     return next((far[index, value] for index in part.layers if (index, value) in far), 0)
 
 
-def _is_worth(graph: ModelGraph, part: LayerSequence, moved: int, traffic: int) -> bool:
-    """Return True if far memory may add a noticeable share to a brick's time.
+def _far_share(graph: ModelGraph, part: LayerSequence, far_bytes: int, traffic: int) -> float:
+    """Return what far memory may add to the time of a sequence, as a share of that.
 
-    It adds none to a view, which would copy its input where that is an input of the network.
+    Args:
+        graph: The model's executed graph.
+        part: The sequence.
+        far_bytes: Bytes of its inputs and outputs that are far.
+        traffic: Bytes of all its large inputs and outputs.
     """
-    if all(graph.layers[index].op_type in VIEWS for index in part.layers):
-        return False
-    costs = [graph.layers[index].cost for index in part.layers]
-    macs = sum(cost.macs for cost in costs if cost is not None)
-    return moved * _MORE_NS_PER_FAR_BYTE >= _WORTH * (macs * _NS_PER_MAC + traffic * _NS_PER_BYTE)
+    layers = [graph.layers[index] for index in part.layers]
+    macs = sum(layer.cost.macs for layer in layers if layer.cost is not None)
+    time_ns = macs * _NS_PER_MAC + (traffic + weights_read(layers)) * _NS_PER_BYTE
+    return far_bytes * _MORE_NS_PER_FAR_BYTE / time_ns if time_ns else 0.0
 
 
 def _size(graph: ModelGraph, value: str) -> int:

@@ -108,8 +108,9 @@ class TaskMember:
 
     @property
     def size_bytes(self) -> int:
-        """Estimate of its memory in the worker: a runtime keeps a packed copy of weights."""
-        return 2 * self.weight_bytes + self.live_bytes
+        """Estimate of its memory in the worker: a runtime keeps a packed copy of weights, but not of a table."""
+        packed_bytes = min(self.weight_bytes, self.read_bytes or self.weight_bytes)
+        return self.weight_bytes + packed_bytes + self.live_bytes
 
     @property
     def in_parts(self) -> bool:

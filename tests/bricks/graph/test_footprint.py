@@ -1,5 +1,6 @@
 """Footprints and their classes."""
 
+import numpy as np
 import onnx
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
@@ -76,14 +77,16 @@ g (float[1,{rows},256] past, float[1,1,256] new) => (float[1,{more},256] present
 }}"""
 
 
-def graph_of(text: str, path) -> ModelGraph:
-    onnx.save(onnx.parser.parse_model(text), path)
+def graph_of(text: str, path, **weights: np.ndarray) -> ModelGraph:
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    onnx.save(model, path)
     (source,) = find_models([path])
     return build_graph(source.skeleton())
 
 
-def variants(text: str, path) -> dict[str, str]:
-    graph = graph_of(text, path)
+def variants(text: str, path, **weights: np.ndarray) -> dict[str, str]:
+    graph = graph_of(text, path, **weights)
     parts = sequences(graph, 1)
     found = boundary_variants(graph, parts)
     return {graph.layers[part.layers[0]].op_type: found.get((part.key, part.layers), "") for part in parts}
@@ -100,6 +103,17 @@ def test_a_brick_that_reads_large_values_from_inside_as_well_is_none(tmp_path):
     g (float[1024,512] x) => (float[1] y) { a = Relu(x) b = Add(a, x) y = ReduceMax<keepdims=0>(b) }"""
 
     assert variants(text, tmp_path / "m.onnx") == {"Relu": "given", "Add": "", "ReduceMax": ""}
+
+
+@pytest.mark.parametrize(("columns", "variant"), [(1 << 12, ""), (16, "given")])
+def test_inputs_and_outputs_that_take_next_to_nothing_of_the_time_are_not_at_the_boundary(tmp_path, columns, variant):
+    """The product reads 2 MiB of the caller's; its weights have 16 MiB, or 64 KiB."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[512,1024] x) => (float[512,1] y) { a = MatMul(x, w) y = ReduceMax<axes=[1]>(a) }"""
+
+    found = variants(text, tmp_path / "head.onnx", w=np.zeros((1024, columns), np.float32))
+
+    assert found["MatMul"] == variant
 
 
 @pytest.mark.parametrize("name", ["hot", "cold", "model", "5MiB", ""])
