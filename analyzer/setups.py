@@ -9,17 +9,14 @@ from typing import Unpack
 from ..bricks.decomposition import Decomposition, Failed
 from ..constructor.choice import Choice, Query
 from ..constructor.evidence import Evidence
-from ..constructor.result import Estimate
 from ..db import Store
 from ..db.values import NATIVE, Conditions, Runtime
 from ..generator.backends.registry import get, require_available
 from ..generator.decomposition.cut import Cut
-from ..generator.decomposition.decompose import decompose, readable
+from ..generator.decomposition.decompose import readable
 from ..generator.machine.cores import physical_cores
 from ..generator.machine.system import probe_system
 from ..generator.measurement.settings import MeasurementSettings, PaceFields
-from ..models import ModelSource
-from .estimation.estimate import estimate
 from .estimation.query import QueryFields
 from .estimation.reading import evidence_under, read_evidence
 
@@ -99,18 +96,6 @@ def evidence_here(models: Sequence[Decomposition | Failed], store: Store, how: S
     if here is None:
         return evidence_under(None, readable(models), store, how, cut_of(how))
     return read_evidence(store, models, here, cut_of(how))
-
-
-def estimates_here(models: Sequence[ModelSource], store: Store, how: Setup) -> list[Estimate]:
-    """Return estimates of models from measurements on this machine, with the installed runtime.
-
-    Args:
-        models: The models.
-        store: The database.
-        how: A complete setup.
-    """
-    decompositions = decompose(models, cut_of(how))
-    return [*estimate(decompositions, evidence_here(decompositions, store, how))]
 
 
 def choice_here(how: Setup) -> Choice:

@@ -470,11 +470,6 @@ class _PackBuilder:
         )
 
 
-def _is_valued(network: Network) -> bool:
-    """Return True if the time of a brick depends on the values of its inputs."""
-    return not having(Trait.VALUED).isdisjoint(node.op_type for node in all_nodes(network.brick.graph.node))
-
-
 def _common_value(array: Array) -> Array | None:
     """Return a scalar that is legal for every element of an input; None if the position of elements matters."""
     if array.size <= _FED_ELEMENTS or not array.ndim:

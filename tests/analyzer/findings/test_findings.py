@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from dlbricks.analyzer.estimation.estimate import estimate
 from dlbricks.analyzer.estimation.reading import read_evidence
 from dlbricks.analyzer.findings import analyze as analysing
 from dlbricks.analyzer.findings import proof as proving
@@ -18,7 +19,7 @@ from dlbricks.analyzer.findings.analysed_model import AnalysedModel
 from dlbricks.analyzer.findings.analyze import ANALYSES, analyze, shown_once
 from dlbricks.analyzer.findings.finding import Analysis, Finding, Remedy
 from dlbricks.analyzer.findings.proof import LATE, Proving, Workbench, proof_of
-from dlbricks.analyzer.setups import estimates_here, set_up
+from dlbricks.analyzer.setups import cut_of, evidence_here, set_up
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.constructor.choice import Choice, Query
 from dlbricks.constructor.construction import construct
@@ -225,7 +226,8 @@ def test_when_the_time_is_up_no_analysis_begins_and_nothing_is_tried(folder: Pat
 def test_a_model_that_its_bricks_do_not_explain_has_the_trial_of_denormal_numbers_first(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch, far: bool
 ) -> None:
-    (entry,) = estimates_here(find_models([folder / "seeded.onnx"]), store, set_up())
+    models = decompose(find_models([folder / "seeded.onnx"]), cut_of(set_up()))
+    (entry,) = estimate(models, evidence_here(models, store, set_up()))
     ends = (0.009, 0.011) if far else (0.9, 1.1)
     entry = replace(entry, truth=replace(entry.truth, ratio=ends[0], ratio_ci95=ends))
     order: list[str] = []
