@@ -112,15 +112,24 @@ def _label(one: Result) -> str:
 def _round_trips(folder: Path) -> str:
     """Return the errors of private round trips."""
     rows = []
-    for path in sorted(folder.glob("round-trip-*.json")):
+    for path in sorted(folder.rglob("round-trip-*.json")):
         result = read(path)
         one = round_trip.summary(result)
         how = "alternating with the models" if result["together"] else "before and after"
         beside = f", {result['loops']} busy loops" if result["loops"] else ""
         shares = [percent(one[name]) for name in ("median_error", "within_15%", "hold", "half_width")]
-        label = f"[`{result['graph']}`, {result['threads']} threads{beside}]({path.name})"
-        rows.append([label.replace("1 threads", "one thread"), how, one["models"], *shares])
-    head = ("bricks", "truth measured", "models", "median error", "within 15 %", "interval holds", "half-width")
+        label = f"[`{result['graph']}`, {_threads(result)}{beside}]({path.relative_to(folder)})"
+        rows.append([label, result["system"]["cpu"], how, one["models"], *shares])
+    head = (
+        "bricks",
+        "machine",
+        "truth measured",
+        "models",
+        "median error",
+        "within 15 %",
+        "interval holds",
+        "half-width",
+    )
     return table(head, rows)
 
 
