@@ -545,14 +545,17 @@ def _of_gates(folder: Path) -> Iterable[Row]:
         equal = _equal(found["rows"])
         told = sum(row["verdict"] in {"SLOWER", "FASTER"} for row in equal)
         tested = f"{_counted(len({row['model'] for row in equal}), 'model')}, quiet and beside other programs {data}"
-        held = percent(_held_share(row for row in found["rows"] if "ratios" in row))
-        seen = f"{told} of {len(equal)}; bias {_bias(equal)}; {held} of the intervals hold, slower copies included"
+        held = percent(_held_share(equal))
+        seen = f"{told} of {len(equal)}; bias {_bias(equal)}; {held} of the intervals hold"
         yield f"`compare OLD NEW` calls an equal copy SLOWER or FASTER, {where}", tested, seen
         slower = _slower(found["rows"])
         if slower:
             right = sum(row["verdict"] == "SLOWER" for row in slower)
             tested = f"copies slower by {percent(min(row['injected'] for row in slower))} and more, likewise"
-            yield f"It calls a slower copy SLOWER, {where}", tested, f"{right} of {len(slower)}"
+            every = [row for row in found["rows"] if "ratios" in row and row["share"]]
+            held = percent(_held_share(every))
+            seen = f"{right} of {len(slower)}; {held} of the intervals of all {len(every)} tries hold"
+            yield f"It calls a slower copy SLOWER, {where}", tested, seen
 
 
 def _slower(rows: Iterable[Result]) -> list[Result]:
@@ -567,8 +570,8 @@ def _slower(rows: Iterable[Result]) -> list[Result]:
 
 
 def _equal(rows: Iterable[Result]) -> list[Result]:
-    """Return the tries of equal copies with the default minimum effect."""
-    return [row for row in rows if not row["share"] and row["minimum_effect"] == MINIMUM_EFFECT]
+    """Return tries by today's rule of equal copies with the default minimum effect."""
+    return [row for row in rows if "ratios" in row and not row["share"] and row["minimum_effect"] == MINIMUM_EFFECT]
 
 
 def _gates_headline(folder: Path) -> str:

@@ -72,7 +72,7 @@ _CHANCE = 0.2
 """Largest probability of chance with which the first pass makes a brick a suspect."""
 
 _FAR, _FAR_CHANCE = 0.1, 0.01
-"""Least difference of a load time or first run that is told, and the largest probability that it is chance: both
+"""Minimum effect of a load time or first run, and the largest probability that it is chance: both
 scatter more than latencies, and a process has one of each."""
 
 FIELDS = (
@@ -117,7 +117,7 @@ class BrickVersions:
 
     @property
     def told(self) -> bool:
-        """True if it differs, beyond chance and the minimum effect."""
+        """True if it differs, beyond chance and by about the minimum effect."""
         return self.verdict in {Relation.SLOWER, Relation.FASTER}
 
     def record(self) -> Row:

@@ -146,7 +146,10 @@ class Loop:
     def report(self) -> LoopReport:
         """Return the times."""
         times = {task: _time(taken[1:]) for task, taken in self._taken.items() if taken[1:]}
-        reason = self._reason or ("" if times else "the budget was spent before")
+        missing = len(self._taken) - len(times)
+        reason = self._reason
+        if missing and not reason:
+            reason = f"the budget was spent before {missing} of its {len(self._taken)} parts ran twice"
         return LoopReport(times, reason, wall_s=sum(self._spent_s.values()))
 
     def _visit(self, *, few: bool = False) -> None:

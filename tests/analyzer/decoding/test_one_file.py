@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -18,6 +19,7 @@ from dlbricks.analyzer.report.tables import render
 from dlbricks.analyzer.setups import set_up
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
+from dlbricks.generator.worker.messages import Answer
 from dlbricks.models import ModelSource, find_models
 
 HOW: dict[str, Any] = {"prompts": [8], "new": 4, "contexts": [0], "visits": 3}
@@ -67,6 +69,45 @@ def test_its_loop_takes_turns_with_the_bricks(measured: tuple[Path, ModelSource,
     assert tests["pp8+tg4"]["ratio"] is None  # the loop did not run this
     assert tests["tg4"]["ratio"] == tests["tg1 @ d0"]["ratio"]  # both of the steps behind an empty cache
     assert tests["pp8"]["ratio"] == pytest.approx(tests["pp8"]["ms"] / tests["pp8"]["loop_ms"])
+
+
+class Slow:
+    """A worker whose first executions of each length take a hundred times as long."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[int, int]] = set()
+
+    def answer(self, wanted: Answer, timeout_s: float) -> SimpleNamespace:
+        where = wanted.past, wanted.first
+        each = 1_000_000 if where in self.seen else 100_000_000
+        self.seen.add(where)
+        return SimpleNamespace(tokens_ns=(each,) * wanted.new)
+
+
+TASKS = (LoopTask(64, prompt=True), LoopTask(64, prompt=False), LoopTask(512, prompt=False))
+
+
+def test_the_first_visit_of_each_part_of_the_loop_is_not_counted() -> None:
+    loop = Loop(Slow(), TASKS, 1, None)
+
+    loop.finish(math.inf)
+
+    report = loop.report()
+    assert report.complete
+    assert [(time.visits, time.ms) for time in report.times.values()] == [(3, 1.0)] * 3
+
+
+@pytest.mark.parametrize(("visits", "known"), [(0, 0), (3, 0), (4, 1), (6, 3)])
+def test_parts_of_the_loop_for_which_there_was_no_time_are_told(visits: int, known: int) -> None:
+    loop = Loop(Slow(), TASKS, 1, None)
+    for _ in range(visits):
+        loop._visit(few=True)
+
+    report = loop.report()
+
+    assert len(report.times) == known
+    assert report.complete == (known == 3)
+    assert (f"{3 - known} of its 3 parts" in report.reason) == (known < 3)
 
 
 def test_a_ratio_has_the_errors_of_both_sides() -> None:

@@ -16,6 +16,8 @@ from dlbricks.db import Store
 from dlbricks.db.values import INNER, PROTOCOL, Stop, Subject, Verdict
 from dlbricks.errors import UsageError
 from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.measurement import execution
+from dlbricks.generator.measurement.plan import plan_groups
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.progress import Stage
 from dlbricks.generator.worker.client import Timeouts, Worker
@@ -49,6 +51,21 @@ def suite_of(source, tmp_path):
         return generate([found], granularity=1, out=tmp_path / "suite", **options).suite, [found]
 
     return made
+
+
+@pytest.mark.parametrize(("together_bytes", "groups"), [(None, 1), (1, 10)])
+def test_bricks_are_loaded_together_up_to_a_size(small_suite, store, monkeypatch, together_bytes, groups):
+    planned = []
+
+    def noted(*given, **options):
+        planned.append(plan_groups(*given, **options))
+        return planned[-1]
+
+    monkeypatch.setattr(execution, "plan_groups", noted)
+    report = run(small_suite, store=store, together_bytes=together_bytes, **QUICKEST)
+
+    assert report.complete
+    assert list(map(len, planned)) == [groups]
 
 
 def test_every_brick_is_measured_and_then_reused(ran, small_suite, small_models):
