@@ -442,7 +442,7 @@ def whole_models(options: dict[str, Any], count: int, remedy: str) -> list[Model
     """
     sources = take_models(options)
     if len(sources) != count:
-        raise UsageError(f"{len(sources)} models are given", remedy=remedy)
+        raise UsageError(f"models given: {len(sources)}", remedy=remedy)
     for problem in filter(None, (source.problem for source in sources)):
         raise problem
     return sources

@@ -332,6 +332,7 @@ def _kinds(
 
 def _values(dynamic: list[dimensions.Dimension], batch: int | None, dim_values: Mapping[str, int]) -> dict[str, int]:
     """Return the value of each label, and of each name in a label's arithmetic."""
+    dim_values = {**_implied(dim_values), **dim_values}
     kinds, composed = _kinds(dynamic, dim_values)
     decoding = dimensions.DimensionKind.PAST in kinds.values()
     bound: dict[str, int] = {}
@@ -357,6 +358,29 @@ def _values(dynamic: list[dimensions.Dimension], batch: int | None, dim_values: 
     _require_all(dynamic, bound)
     order = dict.fromkeys([*(dimension.label for dimension in dynamic), *bound])
     return {name: bound[name] for name in order}
+
+
+def _implied(dim_values: Mapping[str, int]) -> dict[str, int]:
+    """Return the names that given arithmetic decides: with ``4*h=224``, h is 56.
+
+    Raises:
+        UsageError: Given sizes contradict each other, or no number fits.
+    """
+    implied: dict[str, int] = {}
+    for label, size in dim_values.items():
+        arithmetic = dimensions.expression(label)
+        names = () if arithmetic is None else dimensions.names_in(arithmetic)
+        if arithmetic is None or not names:
+            continue
+        if len(names) == 1 and names[0] not in dim_values:
+            implied = {**dimensions.solved(arithmetic, size), **implied}
+        known = {**implied, **dim_values}
+        made = dimensions.value_of(arithmetic, known)
+        if made != size and (made is not None or len(names) == 1):
+            sizes = " and ".join(f"{name}={known[name]}" for name in names if name in known)
+            reason = f"{sizes} makes {made}" if sizes else f"no {names[0]} fits"
+            raise UsageError(f"--dim '{label}={size}' cannot be: {reason}", remedy="give sizes that agree")
+    return implied
 
 
 def _solutions(dynamic: list[dimensions.Dimension], dim_values: Mapping[str, int], *, decoding: bool) -> dict[str, int]:

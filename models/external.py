@@ -170,6 +170,10 @@ class ExternalFolder:
             self._files[location] = self._inspect(location)
         path, size = self._files[location]
         if offset + nbytes > size:
+            if _is_lfs_pointer(path):
+                raise MissingExternalData(
+                    f"external data '{location}' is a pointer of Git LFS", remedy="fetch it with `git lfs pull`"
+                )
             raise MissingExternalData(
                 f"external data '{location}' has {size} bytes, but constant '{tensor.name}' ends at {offset + nbytes}",
                 remedy="it is truncated or of another model; copy it again",
@@ -205,6 +209,15 @@ class ExternalFolder:
         if not stat.S_ISREG(status.st_mode):
             raise MissingExternalData(f"external data '{location}' is not a regular file")
         return path, status.st_size
+
+
+_LFS = b"version https://git-lfs"
+"""Beginning of a file that stands for one that Git LFS keeps elsewhere."""
+
+
+def _is_lfs_pointer(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_LFS)) == _LFS
 
 
 _FOLLOW_LINKS = "DLBRICKS_FOLLOW_LINKS"

@@ -119,10 +119,13 @@ def read_arrays(path: Path) -> Feeds:
     """Read an npz file.
 
     Raises:
-        UsageError: It is another kind of file, or cannot be read.
+        UsageError: It is another kind of file, cannot be read, or is empty.
     """
     with _opened(path) as stored:
-        return {name: stored[name] for name in stored.files}
+        arrays = {name: stored[name] for name in stored.files}
+    if not arrays:
+        raise UsageError(f"{path} has no array", remedy="write it with numpy.savez(PATH, INPUT=ARRAY)")
+    return arrays
 
 
 @contextmanager
@@ -132,7 +135,8 @@ def _opened(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             yield stored
     except (OSError, ValueError, TypeError, AttributeError, BadZipFile) as error:
-        raise UsageError(f"{path} is not an npz file of arrays", remedy="write it with numpy.savez") from error
+        remedy = "write it with numpy.savez, from arrays of numbers or texts"
+        raise UsageError(f"{path} is not an npz file of arrays", remedy=remedy) from error
 
 
 def write_arrays(path: Path, values: Mapping[str, npt.NDArray[Any]]) -> None:

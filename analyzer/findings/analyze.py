@@ -472,7 +472,7 @@ def _lacking(subject: AnalysedModel) -> dict[str, str]:
         lacking[LATENCY] = why or "neither the model nor its bricks are measured"
     missing = len(subject.estimate.parts.missing)
     if missing or not subject.estimate.parts.sequences:
-        lacking[BRICKS] = f"{missing} bricks of what is executed are not measured"
+        lacking[BRICKS] = f"of what is executed, bricks are not measured: {missing}"
     return lacking
 
 

@@ -201,6 +201,27 @@ def test_contradiction() -> None:
         plan(model(("x", ["batch"])), batch=2, dims={"batch": 3})
 
 
+@pytest.mark.parametrize(
+    ("dims", "told"),
+    [
+        ({"h": 10, "2*h": 30}, r"'2\*h=30' cannot be: h=10 makes 20"),
+        ({"4*h": 322}, r"'4\*h=322' cannot be: h=80 makes 320"),
+        ({"4*h": 3}, "no h fits"),
+        ({"2*h": 30, "4*h": 40}, "h=15 makes 60"),
+        ({"past": 7, "new": 1, "past + new": 9}, "past=7 and new=1 makes 8"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused_at_once(dims: dict[str, int], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        plan(model(("x", ["h", "2*h", "4*h"]), ("y", ["past", "new", "past + new"])), dims=dims)
+
+
+def test_the_size_of_arithmetic_decides_its_name() -> None:
+    binding = plan(model(("x", ["batch", "h", "2*h"])), dims={"2*h": 30})
+
+    assert binding.bound == {"batch": 1, "h": 15, "2*h": 30}
+
+
 def test_require_known() -> None:
     one = Skeleton(model(("x", [1])), bound={"seq": 1}, path=Path("a"))
     two = Skeleton(model(("x", [1])), bound={"x[1]": 1})

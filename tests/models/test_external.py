@@ -98,6 +98,7 @@ def test_unsafe_path(tmp_path: Path, location: str, where: str) -> None:
         ({"location": "none.bin"}, [4000], MissingExternalData, "'none.bin' is missing"),
         ({"location": "weights.bin"}, [5000], MissingExternalData, "has 16016 bytes, but constant 'w' ends at 20000"),
         ({"location": "weights.bin", "offset": "16004"}, [4], MissingExternalData, "ends at 16020"),
+        ({"location": "pointer"}, [400], MissingExternalData, "'pointer' is a pointer of Git LFS"),
         ({"location": "folder"}, [4], MissingExternalData, "not a regular file"),
         ({"location": "pipe"}, [4], MissingExternalData, "not a regular file"),
         ({"location": ""}, [4], BrokenModel, "names no file"),
@@ -112,6 +113,7 @@ def test_broken_reference(
 ) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "pointer").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1600\n")
     path = write(tmp_path / "m.onnx", external("w", dims, **entries))
     with pytest.raises(error, match=message):
         load_skeleton(path)

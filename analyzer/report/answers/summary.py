@@ -138,4 +138,4 @@ def measured_lines(reports: Sequence[RunReport], wall_s: float) -> Iterator[str]
         )
     if reports:
         measured, reused = sum(took.measured for took in reports), sum(took.reused for took in reports)
-        yield f"{measured} bricks measured, {reused} skipped (measured before), in {duration(wall_s)}."
+        yield f"{counted(measured, 'brick')} measured, {reused} skipped (measured before), in {duration(wall_s)}."

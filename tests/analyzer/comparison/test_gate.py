@@ -146,7 +146,7 @@ def test_two_files_are_run_alternately_and_nothing_is_stored(cli, branches: Path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--by", "file"), "1 models are given"),
+        (("--by", "file"), "models given: 1"),
         (("copy.onnx", "--stack", "ab"), "--stack does not concern two files"),
         (("copy.onnx", "--other", "ab"), "--other does not concern two files"),
         (("copy.onnx", "--plot", "a.png"), "--plot does not concern two files"),

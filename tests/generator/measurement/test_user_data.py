@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,15 +146,31 @@ def test_values_that_do_not_fit_are_wrong_usage(tmp_path: Path, name: str, numbe
         measure([source], store=store, **SHORT)
 
 
-@pytest.mark.parametrize("write_other", [lambda path: np.save(path, np.zeros(3)), lambda path: path.write_bytes(b"no")])
-def test_a_file_of_another_kind_is_wrong_usage(source: ModelSource, tmp_path: Path, write_other):
+def saved(**arrays: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+OTHER = {
+    "an array": (lambda path: np.save(path, np.zeros(3)), "not an npz file"),
+    "no array": (lambda path: path.write_bytes(b"no"), "not an npz file"),
+    "objects": (lambda path: path.write_bytes(saved(x=np.array([{}], object))), "of numbers or texts"),
+    "nothing": (lambda path: path.write_bytes(saved()), "has no array"),
+}
+
+
+@pytest.mark.parametrize(("write_other", "told"), OTHER.values(), ids=OTHER)
+def test_a_file_of_another_kind_is_wrong_usage(source: ModelSource, tmp_path: Path, write_other, told: str):
     data = tmp_path / "own.npy"
     write_other(data)
 
     (own,) = find_models([source.path], data=[data])
 
-    with Store.open(tmp_path / "results.db") as store, pytest.raises(UsageError, match="not an npz file"):
+    with Store.open(tmp_path / "results.db") as store, pytest.raises(UsageError) as caught:
         measure([own], store=store, **SHORT)
+
+    assert told in f"{caught.value} {caught.value.remedy}"
 
 
 def test_a_failure_names_the_sizes_that_nobody_gave(tmp_path: Path):
