@@ -77,7 +77,7 @@ def checked(table: Table, row: Mapping[str, Any] | RowMapping) -> Row:
     """Return a row of another database, if every value is one that dlbricks may have written.
 
     Raises:
-        ValueError: A value has another type, is infinite or negative, or is nested too deep.
+        ValueError: A value has another type, is negative or far too large, or is nested too deep.
     """
     finished = table is MEASUREMENT and row["finished_us"] is not None
     for column in table.c:
@@ -97,7 +97,7 @@ def _whole(_: str, value: object) -> bool:
 
 
 def _real(name: str, value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and (value >= 0 or name in _SIGNED)
+    return isinstance(value, int | float) and abs(value) < _LARGEST and (value >= 0 or name in _SIGNED)
 
 
 def _text(_: str, value: object) -> bool:

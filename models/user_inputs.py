@@ -134,7 +134,7 @@ def _opened(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             yield stored
-    except (OSError, ValueError, TypeError, AttributeError, BadZipFile) as error:
+    except (OSError, ValueError, TypeError, AttributeError, BadZipFile, MemoryError) as error:
         remedy = "write it with numpy.savez, from arrays of numbers or texts"
         raise UsageError(f"{path} is not an npz file of arrays", remedy=remedy) from error
 

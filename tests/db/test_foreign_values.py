@@ -15,6 +15,7 @@ _DEEP = "[" * 3000 + "]" * 3000
 _VALUES = {
     "text for a latency": "UPDATE measurement SET median_ns = 'fast'",
     "a negative latency": "UPDATE measurement SET undisturbed_ns = -1.0",
+    "a latency longer than any machine ran": "UPDATE measurement SET mean_ns = 1e300",
     "an infinite latency": "UPDATE measurement SET trimmed_mean_ns = 9e999",
     "no latency": "UPDATE measurement SET mean_ns = NULL",
     "text for a number": "UPDATE measurement SET unroll = 'many'",

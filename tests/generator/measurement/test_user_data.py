@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,10 +153,20 @@ def saved(**arrays: np.ndarray) -> bytes:
     return stream.getvalue()
 
 
+def promising(elements: int) -> bytes:
+    """A file whose array has a hundred bytes of what its header says."""
+    stream, header = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (elements,)})
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("x.npy", header.getvalue() + bytes(100))
+    return stream.getvalue()
+
+
 OTHER = {
     "an array": (lambda path: np.save(path, np.zeros(3)), "not an npz file"),
     "no array": (lambda path: path.write_bytes(b"no"), "not an npz file"),
     "objects": (lambda path: path.write_bytes(saved(x=np.array([{}], object))), "of numbers or texts"),
+    "a promise of 4 TiB": (lambda path: path.write_bytes(promising(1 << 40)), "not an npz file"),
     "nothing": (lambda path: path.write_bytes(saved()), "has no array"),
 }
 
