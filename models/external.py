@@ -171,9 +171,7 @@ class ExternalFolder:
         path, size = self._files[location]
         if offset + nbytes > size:
             if _is_lfs_pointer(path):
-                raise MissingExternalData(
-                    f"external data '{location}' is a pointer of Git LFS", remedy="fetch it with `git lfs pull`"
-                )
+                raise MissingExternalData(f"external data '{location}' is {LFS_POINTER}", remedy=LFS_REMEDY)
             raise MissingExternalData(
                 f"external data '{location}' has {size} bytes, but constant '{tensor.name}' ends at {offset + nbytes}",
                 remedy="it is truncated or of another model; copy it again",
@@ -211,13 +209,13 @@ class ExternalFolder:
         return path, status.st_size
 
 
-_LFS = b"version https://git-lfs"
-"""Beginning of a file that stands for one that Git LFS keeps elsewhere."""
+LFS_HEAD, LFS_POINTER, LFS_REMEDY = b"version https://git-lfs", "a pointer of Git LFS", "fetch it with `git lfs pull`"
+"""A file that stands for one that Git LFS keeps elsewhere: how it begins, what it is, and the remedy."""
 
 
 def _is_lfs_pointer(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(len(_LFS)) == _LFS
+        return file.read(len(LFS_HEAD)) == LFS_HEAD
 
 
 _FOLLOW_LINKS = "DLBRICKS_FOLLOW_LINKS"

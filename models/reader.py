@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..errors import BrokenModel, ModelNotFound, UnsupportedModel
-from .external import ExternalFolder, count_elements
+from .external import LFS_HEAD, LFS_POINTER, LFS_REMEDY, ExternalFolder, count_elements
 from .skeleton import KEPT_ELEMENTS
 from .subgraphs import is_constant
 from .wire import compact
@@ -84,7 +84,7 @@ def external_locations(path: Path) -> tuple[str, ...]:
 
 _HEAD_BYTES = 512
 _KINDS = (
-    (re.compile(rb"version https://git-lfs"), "a pointer of Git LFS", "fetch it with `git lfs pull`"),
+    (re.compile(re.escape(LFS_HEAD)), LFS_POINTER, LFS_REMEDY),
     (re.compile(rb"\s*<(!doctype|html|\?xml)", re.IGNORECASE), "a web page", "download the file itself"),
     (re.compile(rb".\x00\x00\x00ORTM", re.DOTALL), "a model in ORT format", "give the ONNX file that it was made from"),
     (re.compile(rb".\x00\x00\x00TFL3", re.DOTALL), "a TensorFlow Lite model", "convert it with tf2onnx"),
