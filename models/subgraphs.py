@@ -85,7 +85,7 @@ def _attribute_value(attribute: onnx.AttributeProto) -> Any:
 
 Shape = tuple[int, ...]
 
-_INFERENCE_BYTES = 1 << 30
+_INFERENCE_BYTES = 256 << 20
 """Memory that shape inference may take, beside a multiple of the model's size."""
 _COPIES = 16
 """That multiple: parsed models are several times larger than their files."""
@@ -118,7 +118,7 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
     for follow in (True, False) if propagate else (False,):
         infer = partial(shape_inference.infer_shapes, data, strict_mode=strict, data_prop=follow)
         try:
-            inferred = _with_limited_memory(infer, more)
+            inferred = _RESERVE.run(infer, more)
         except MemoryError:
             continue
         except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError) as error:
@@ -141,32 +141,52 @@ def _scope_work(graph: GraphProto, outer: int = 0) -> int:
     return work
 
 
-def _with_limited_memory(work: Callable[[], ModelProto], more: int) -> ModelProto:
-    """Return the result of a function that may take only so many bytes more.
+class _Reserve:
+    """Addresses that inference reserved and gave back: the allocator keeps them, for the next one.
 
-    It runs in a thread, whose stack is allocated in advance: at the limit the stack of the main thread could not grow,
-    and the process would end by a signal.
-
-    Raises:
-        MemoryError: An allocation failed.
+    Without this account every inference that reaches its limit would move the limit of the next one up.
     """
-    try:
-        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    except (OSError, ValueError, IndexError):  # not Linux
-        return work()
 
-    def limited() -> ModelProto:
-        limit = pages * resource.getpagesize() + more
-        if soft == resource.RLIM_INFINITY or soft > limit:
-            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    def __init__(self) -> None:
+        self._kept = 0
+
+    def run(self, work: Callable[[], ModelProto], more: int) -> ModelProto:
+        """Return the result of a function that may take only so many bytes more.
+
+        It runs in a thread, whose stack is allocated in advance: at the limit the stack of the main thread could not
+        grow, and the process would end by a signal.
+
+        Raises:
+            MemoryError: An allocation failed.
+        """
         try:
+            soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+            before = _reserved_bytes()
+        except (OSError, ValueError, IndexError):  # not Linux
             return work()
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(limited).result()
+        def limited() -> ModelProto:
+            limit = before - self._kept + more
+            if soft == resource.RLIM_INFINITY or soft > limit:
+                resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+            try:
+                return work()
+            except MemoryError:
+                self._kept += max(0, _reserved_bytes() - before)
+                raise
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(limited).result()
+
+
+def _reserved_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    return pages * resource.getpagesize()
+
+
+_RESERVE = _Reserve()
 
 
 def declared_shape(kind: TypeProto) -> Shape:

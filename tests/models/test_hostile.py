@@ -22,8 +22,14 @@ _LIST = {
 }
 
 
+_HEAD = '<ir_version: 8, opset_import: ["": 17, "local": 1]> '
+
+_READ = "<int64 a = {0}, int64 b = {1099511627776}, int64 c = {1}> { q = Range(a, b, c) m = Gather(q, a)"
+"""A list of terabytes whose values inference follows, since a Gather reads it."""
+
+
 def parse(body: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "local": 1]> {body}')
+    return onnx.parser.parse_model(_HEAD + body)
 
 
 @pytest.mark.parametrize("operator", _LIST)
@@ -43,6 +49,22 @@ def test_a_list_of_terabytes_is_not_followed_element_by_element(operator):
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
 
     assert (done.stdout, done.returncode) == (f"[{1 << 40}] True\n", 0), done.stderr
+
+
+def test_one_inference_after_the_other_takes_no_more_memory_than_one():
+    text = f"g (float[1] x) => (float[1] y) {_READ} f = Cast<to=1>(m) y = Add(x, f) }}"
+    code = (
+        "import pathlib, re, onnx.parser\n"
+        "from dlbricks.models.subgraphs import infer_shapes\n"
+        f"model = onnx.parser.parse_model({_HEAD + text!r})\n"
+        "for _ in range(5):\n"
+        "    infer_shapes(model)\n"
+        "print(re.search(r'VmHWM:\\s+(\\d+)', pathlib.Path('/proc/self/status').read_text())[1])\n"
+    )
+
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+
+    assert int(done.stdout) < 600 << 10  # KiB: one inference may take 256 MiB beyond the interpreter
 
 
 def test_inference_that_does_not_fit_without_values_either_is_refused(monkeypatch):
