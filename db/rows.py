@@ -10,6 +10,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -65,12 +66,16 @@ STATISTICS = tuple(MEASUREMENT.c[name] for name in (*_SPELLED, *_SUMMARY, *_OWN)
 
 
 _LARGEST = 1 << 63
+_END_US = 253_402_300_800_000_000
+"""Microseconds from 1970 to the year 10000, which no date reaches."""
 _DEPTH = 50
 """Maximum nesting of stored JSON."""
 _SIGNED = frozenset({"ci95_low_ns"})
 """Columns that may be negative: the lower end of a wide interval."""
 _OBJECTS = frozenset({"options", "before", "after"})
 """JSON columns of a run that are objects."""
+_MOMENTS = frozenset({"started", "finished"})
+"""Text columns of a run that are dates of ISO 8601 with a time zone."""
 
 
 def checked(table: Table, row: Mapping[str, Any] | RowMapping) -> Row:
@@ -84,6 +89,7 @@ def checked(table: Table, row: Mapping[str, Any] | RowMapping) -> Row:
         _check(column, row[column.name], certain=finished and column.name in _CERTAIN)
     if finished:
         _unpack_medians(row["block_medians_ns"])
+        _check_ends(row["ci95_low_ns"], row["ci95_high_ns"])
     return {column.name: row[column.name] for column in table.c}
 
 
@@ -92,16 +98,28 @@ def _check(column: Column[Any], value: object, *, certain: bool = False) -> None
         raise ValueError(f"{column.table.name}.{column.name} is {value!r:.40}")
 
 
-def _whole(_: str, value: object) -> bool:
-    return type(value) is int and 0 <= value < _LARGEST
+def _whole(name: str, value: object) -> bool:
+    return type(value) is int and 0 <= value < (_END_US if name.endswith("_us") else _LARGEST)
 
 
 def _real(name: str, value: object) -> bool:
     return isinstance(value, int | float) and abs(value) < _LARGEST and (value >= 0 or name in _SIGNED)
 
 
-def _text(_: str, value: object) -> bool:
-    return isinstance(value, str)
+def _text(name: str, value: object) -> bool:
+    return isinstance(value, str) and (name not in _MOMENTS or _is_moment(value))
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _check_ends(low: float, high: float) -> None:
+    if low > high:
+        raise ValueError(f"measurement.ci95_low_ns is {low!r:.40}, above ci95_high_ns, {high!r:.40}")
 
 
 def _bytes(_: str, value: object) -> bool:
@@ -254,6 +272,7 @@ def to_measurement(row: Sequence[Any], identity: Identity) -> Measurement:
         _check(column, value, certain=column.name in _CERTAIN)
     id_, run, low, high, packed, verdict, stop, *rest = row
     medians = _unpack_medians(packed)
+    _check_ends(low, high)
     figures, fields = rest[: len(_SUMMARY)], rest[len(_SUMMARY) :]
     summary = Summary(
         **dict(zip(_SUMMARY, figures, strict=True)),

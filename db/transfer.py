@@ -103,11 +103,12 @@ def transfer(source: Connection, target: Connection, policy: Policy | None = Non
     target_ids = item_ids(target, identities.values())
     items = {id_: target_ids[identity] for id_, identity in identities.items()}
     measurements = blocks = failures = 0
-    for rows in _new_rows(source, target, _measurement, items, runs):
+    whole = not policy.conditions and set(policy.subjects) == set(Subject)
+    for rows in _new_rows(source, target, _measurement, items, runs, whole=whole):
         taken = _blocks(source, [row["id"] for row in rows])
         measurements += insert_new(target, _measurement, [policy.measurement(row) for row in rows])
         blocks += insert_new(target, _block, taken)
-    for rows in _new_rows(source, target, _failure, items, runs):
+    for rows in _new_rows(source, target, _failure, items, runs, whole=whole):
         failures += insert_new(target, _failure, [policy.failure(row) for row in rows])
     views, proofs = 0, 0
     if not policy.conditions:
@@ -166,14 +167,28 @@ def _identities(source: Connection, policy: Policy, subjects: Collection[str]) -
 
 
 def _new_rows(
-    source: Connection, target: Connection, table: Table, items: Mapping[int, int], runs: Collection[str]
+    source: Connection,
+    target: Connection,
+    table: Table,
+    items: Mapping[int, int],
+    runs: Collection[str],
+    *,
+    whole: bool,
 ) -> Iterator[list[Row]]:
-    """Yield rows of a table with items that the target lacks, with the target's ``item_id``, in chunks."""
+    """Yield rows of a table with items that the target lacks, with the target's ``item_id``, in chunks.
+
+    Raises:
+        ValueError: The whole database is copied, and a row belongs to nothing in it.
+    """
     query = select(table).order_by(table.c.id)
     if table is _measurement:
         query = query.where(_measurement.c.finished_us.is_not(None))
     for chunk in source.execution_options(yield_per=CHUNK).execute(query).mappings().partitions(CHUNK):
         stored_ids = set(target.scalars(select(table.c.id).where(table.c.id.in_([row["id"] for row in chunk]))))
+        if orphan := next(
+            (row for row in chunk if whole and not (row["item_id"] in items and row["run_id"] in runs)), None
+        ):
+            raise ValueError(f"{table.name} {orphan['id']!r:.40} belongs to no item or run")
         new = [
             checked(table, row) | {"item_id": items[row["item_id"]]}
             for row in chunk

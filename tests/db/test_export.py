@@ -164,4 +164,4 @@ def test_reading_is_enough(full, tmp_path):
     with Store.open(full.path, read_only=True) as store:
         assert export(store, tmp_path / "out.csv") == 4
         with pytest.raises(DatabaseReadOnly):
-            store.end_run(full.run.id, after={}, finished="2026")
+            store.end_run(full.run.id, after={}, finished="2026-11-21T03:00:00Z")

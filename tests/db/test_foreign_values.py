@@ -16,6 +16,9 @@ _VALUES = {
     "text for a latency": "UPDATE measurement SET median_ns = 'fast'",
     "a negative latency": "UPDATE measurement SET undisturbed_ns = -1.0",
     "a latency longer than any machine ran": "UPDATE measurement SET mean_ns = 1e300",
+    "an interval upside down": "UPDATE measurement SET ci95_low_ns = ci95_high_ns + 1",
+    "a run that started no day": "UPDATE run SET started = 'soon'",
+    "a run that started at an hour of any place": "UPDATE run SET started = '2026-11-21T03:00:00'",
     "an infinite latency": "UPDATE measurement SET trimmed_mean_ns = 9e999",
     "no latency": "UPDATE measurement SET mean_ns = NULL",
     "text for a number": "UPDATE measurement SET unroll = 'many'",
@@ -68,6 +71,16 @@ def test_a_value_that_dlbricks_did_not_write_names_its_database(changed, tmp_pat
         with pytest.raises(StoreError, match=r"theirs\.db holds a value") as error:
             merge(store, theirs)
         assert "ours.db" not in str(error.value)
+        assert not store.runs()
+
+
+@pytest.mark.parametrize("change", ["item_id = 77", "run_id = '77'", "finished_us = 253402300800000000"])
+def test_a_measurement_of_no_item_run_or_day_is_not_left_out_in_silence(changed, tmp_path, change):
+    theirs = changed(f"UPDATE measurement SET {change}")
+
+    with Store.open(tmp_path / "ours.db") as store:
+        with pytest.raises(StoreError, match=r"theirs\.db holds a value"):
+            merge(store, theirs)
         assert not store.runs()
 
 

@@ -20,7 +20,10 @@ def test_files_and_servers_are_merged_and_exported_into_each_other(url, bench, b
         assert store.measurements(variant=None) == bench.store.measurements(variant=None)
         assert store.failures() == bench.store.failures()
         there = dataclasses.replace(bench, store=store).measure("c")
-        assert store.begin_run(Run(str(uuid.uuid4()), "2026", "0", "run", None, there.system, there.stack)) is None
+        assert (
+            store.begin_run(Run(str(uuid.uuid4()), "2026-11-21T03:00:00Z", "0", "run", None, there.system, there.stack))
+            is None
+        )
         assert store.info()["counts"]["runs"] == 2
         assert export(store, tmp_path / "out.db") == 3
     assert merge(bench.store, url).measurements == 1

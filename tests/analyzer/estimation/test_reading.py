@@ -24,7 +24,7 @@ from dlbricks.bricks.graph.boundary import USUAL, Caches
 def test_caches_are_those_of_the_latest_run_that_noted_any(noted, expected):
     runs = {
         str(number): SimpleNamespace(
-            started=f"2026-11-{number + 10}", options={} if caches is None else {"caches": caches}
+            started=f"2026-11-{number + 10}T00:00:00Z", options={} if caches is None else {"caches": caches}
         )
         for number, caches in enumerate(noted)
     }
