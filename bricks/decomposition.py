@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..errors import DlbricksError, unforeseen
+from ..errors import BrokenModel, DlbricksError, unforeseen
 from ..models import ModelSource
 from ..models.user_inputs import spelled_option
 from .cutting.sequences import KeyedWindow, sequences
@@ -96,16 +95,17 @@ def suspects(source: ModelSource, graph: ModelGraph) -> str:
     Returns:
         A clause in parentheses for each kind; empty if all was given.
     """
-    invented, given, words = _invented(source, graph), dict(source.dims), ""
+    invented, words = _invented(source, graph), ""
     if invented:
         listed = ", ".join(map(repr, invented))
         options = " ".join(dict.fromkeys(spelled_option(name, kind.shape) for name, kind in invented.items()))
         words += f" (suspect: the values of {listed} are made up; give yours with {options})"
-    if sizes := {name: size for name, size in graph.bound.items() if name not in given and size != source.batch}:
-        listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        options = shlex.join(word for name in sizes for word in ("--dim", f"{name}=N"))
-        words += f" (suspect: {listed} assumed, since not given; set with {options})"
-    return words
+    return words + _assumed(source)
+
+
+def _assumed(source: ModelSource) -> str:
+    sizes = source.assumed()
+    return f" (suspect: {sizes})" if sizes else ""
 
 
 def _invented(source: ModelSource, graph: ModelGraph) -> dict[str, TensorType]:
@@ -121,6 +121,8 @@ def attempt(source: ModelSource, do: Callable[[ModelSource], T]) -> T | Failed:
     """
     try:
         return do(source)
+    except BrokenModel as error:  # sizes that contradict each other look like a broken file
+        return Failed(source, f"{error}{_assumed(source)}")
     except DlbricksError as error:
         return Failed(source, str(error))
     except Exception as error:  # noqa: BLE001  # the boundary of one model

@@ -18,7 +18,6 @@ from .models import (
     NEW_FILE,
     NEW_FOLDER,
     POSITIVE,
-    assumed_dimensions,
     contexts,
     custom_ops_option,
     dimension,
@@ -331,7 +330,7 @@ def improve(*, out: Path | None, database: str, **options: Any) -> None:
         with existing(database) as store, watched() as progress:
             improvement = improve_model(source, out, store=store, progress=progress, **options)
     except (BackendError, ModelError, WorkerError) as error:
-        if assumed := assumed_dimensions(source, certain=True):
+        if assumed := source.assumed():
             raise ModelError(f"{source.name} does not run with {assumed} ({error.message})") from error
         raise
     show_and_raise(improve_answer(improvement), improvement.interrupted)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -489,37 +488,9 @@ _WARNED = 5
 """Models with a warning of their own."""
 
 
-def assumed_dimensions(source: ModelSource, *, certain: bool = False) -> str:
-    """Return the dimensions of a file that nobody gave, with their values and the options that set them.
-
-    Args:
-        source: The model.
-        certain: Count those in whose default nobody is mistaken, as long as the model runs.
-
-    Returns:
-        Empty for a model of the zoo, a complete file, and a broken one, which the command reports.
-    """
-    from ..errors import DlbricksError
-    from ..models.dimensions import is_certain
-
-    if source.path is None or source.problem is not None:
-        return ""
-    try:
-        kinds, dim_values = source.open_dimensions(), dict(source.dims)
-        names = [
-            name for name, kind in kinds.items() if name not in dim_values and (certain or not is_certain(name, kind))
-        ]
-        bound = source.skeleton().bound if names else {}
-    except DlbricksError:
-        return ""
-    values = ", ".join(f"{name}={bound[name]}" for name in names if name in bound)
-    options = shlex.join(word for name in names for word in ("--dim", f"{name}=N"))
-    return f"{values} assumed, since not given; set with {options}" if values else ""
-
-
 def _warn_of_assumed(sources: Sequence[ModelSource]) -> None:
     """Write a warning for each file with assumed dimensions."""
-    assumed = ((source.name, assumed_dimensions(source)) for source in sources)
+    assumed = ((source.name, source.assumed(certain=False)) for source in sources)
     lines = [f"warning: {name}: {text}" for name, text in assumed if text]
     for line in lines[:_WARNED]:
         note(line)

@@ -8,6 +8,7 @@ import glob
 import hashlib
 import json
 import os
+import shlex
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from ..errors import BrokenModel, DlbricksError, ModelError, ModelNotFound, UsageError
 from .control_flow import CourseChoice, require_bounded
-from .dimensions import DimensionKind, classify_name
+from .dimensions import DimensionKind, classify_name, is_certain
 from .reader import EXTERNAL_MARK, external_locations
 from .runnable import Edit, Runnable, load_kinds, load_skeleton, runnable_file, runnable_recipe
 from .skeleton import Skeleton, mark_given
@@ -120,6 +121,30 @@ class ModelSource:
 
         (entry,) = (entry for entry in names() if entry.name == zoo)
         return {name: classify_name(name, "") for name, _ in entry.dims}
+
+    def assumed(self, *, certain: bool = True) -> str:
+        """Return the sizes of a file that nobody gave, with the options that set them; empty if there is none.
+
+        A model of the zoo has none, and neither has a file that cannot be read, which its reader reports.
+
+        Args:
+            certain: Count those in whose default nobody is mistaken, as long as the model runs: a batch of 1.
+        """
+        if self.path is None or self.problem is not None:
+            return ""
+        given = {name for name, _ in self.dims}
+        try:
+            kinds = self.open_dimensions()
+            names = [name for name in kinds if name not in given and (certain or not is_certain(name, kinds[name]))]
+            bound = self.skeleton().bound if names else {}
+        except DlbricksError:
+            return ""
+        sizes = {name: bound[name] for name in names if name in bound}
+        if self.batch is not None:
+            sizes = {name: size for name, size in sizes.items() if kinds[name] is not DimensionKind.BATCH}
+        options = shlex.join(word for name in sizes for word in ("--dim", f"{name}=N"))
+        listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        return f"{listed} assumed, since not given; set with {options}" if sizes else ""
 
     def _zoo_name(self) -> str:
         if self.problem is not None:
