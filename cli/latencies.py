@@ -368,7 +368,7 @@ def _versions(
         versions_answer(comparison, written, layers=layers, most=most_rows()),
         complete=comparison.complete,
         crossed=not verdicts.isdisjoint(fail_on),
-        undecided=bool(fail_on) and any(row.blind for row in comparison.rows),
+        undecided=bool(fail_on) and "unclear" in verdicts,
     )
 
 
@@ -402,7 +402,7 @@ def _gate(
         with_limits(gate_answer(comparison, most=most_rows()), judged),
         complete=comparison.complete,
         crossed=of_limits["crossed"] or str(comparison.verdict).lower() in verdicts,
-        undecided=of_limits["undecided"] or (bool(verdicts) and comparison.blind),
+        undecided=of_limits["undecided"] or (bool(verdicts) and not comparison.complete),
     )
 
 

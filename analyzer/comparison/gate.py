@@ -142,11 +142,6 @@ class Gate(Tabular):
         return self.verdict is not Relation.UNCLEAR
 
     @property
-    def blind(self) -> bool:
-        """True if a difference that matters could have been missed."""
-        return is_blind(self.verdict, self.detectable, self.minimum_effect)
-
-    @property
     def ratio_ci95(self) -> tuple[float, float] | None:
         """Interval of the ratio; None with too few processes."""
         ends = self.levels.difference.ci95
@@ -160,12 +155,13 @@ class Gate(Tabular):
         if self.ratio_ci95 is None:
             return f"{self.new} ran in {self.processes} processes, and {FEWEST} are needed: give it a larger --budget"
         told = f"the time of {self.new} is that of {self.old} {change} ({low} to {high})"
-        if self.blind:
-            return (
-                f"{told}: unclear, since only differences of {self.detectable:.1%} and more would be found with 80% "
-                f"probability, and {self.minimum_effect:.1%} matters"
-            )
-        return told
+        if self.complete:
+            return told
+        narrower = "give a larger --budget" if self.processes < MOST else "a quieter machine decides it"
+        return (
+            f"{told}: unclear, since the interval is neither within {self.minimum_effect:.1%}, which matters, nor "
+            f"beyond half of it: {narrower}, or a larger --minimum-effect"
+        )
 
     def records(self) -> Records:
         """One row."""
@@ -313,11 +309,6 @@ def alternate(
     if isinstance(trial, DlbricksError):
         raise trial
     return trial
-
-
-def is_blind(verdict: Relation, detectable: float, minimum_effect: float) -> bool:
-    """Return True if a verdict is unclear and a difference that matters could have been missed."""
-    return verdict is Relation.UNCLEAR and detectable > minimum_effect
 
 
 def levels_of(trial: Trial | DlbricksError) -> Levels | None:

@@ -51,7 +51,7 @@ from ...generator.worker.messages import Place
 from ...models import ModelSource
 from ...tabular import Field, Records, Row, Tabular, fields, record_of
 from .difference import MINIMUM_EFFECT, Levels, Relation, check_minimum_effect, discoveries, paired, relation
-from .gate import FEWEST, MOST, VISITS, is_blind, judged, levels_of
+from .gate import FEWEST, MOST, VISITS, judged, levels_of
 from .results import ModelBrick, bricks_of
 
 _OF_MODELS = 0.4
@@ -189,7 +189,6 @@ class ModelVersions:
         levels: Latencies and their ratio; None if the model did not run in both.
         verdict: The other version in relation to the base; None without latencies.
         processes: Pairs of processes that ran it.
-        blind: True if the verdict is UNCLEAR and a difference that matters could have been missed.
         bricks: Bricks that ran in both versions, the largest effect first.
         missing: Bricks that did not, by key, and layers that cannot be bricks, by name; each with the reason.
         load: Load time in both; None with too few processes.
@@ -206,7 +205,6 @@ class ModelVersions:
     levels: Levels | None = None
     verdict: Relation | None = None
     processes: int = 0
-    blind: bool = False
     bricks: tuple[BrickVersions, ...] = ()
     missing: Mapping[str, str] | None = None
     load: StartVersions | None = None
@@ -577,9 +575,8 @@ def _row(
     if isinstance(whole, DlbricksError):
         row = replace(row, error=str(whole))
     elif whole.visits:
-        levels, detectable, verdict = judged(whole, minimum_effect)
-        blind = is_blind(verdict, detectable, minimum_effect)
-        row = replace(row, levels=levels, verdict=verdict, processes=len(whole.before_ns), blind=blind)
+        levels, _, verdict = judged(whole, minimum_effect)
+        row = replace(row, levels=levels, verdict=verdict, processes=len(whole.before_ns))
         if (starts := starts_of(whole)) is not None:
             row = replace(row, load=starts[0], first_run=starts[1])
     else:

@@ -95,7 +95,7 @@ def test_a_machine_too_restless_for_the_question_is_told():
     assert detectable > 0.05
 
 
-def test_a_blind_gate_does_not_pass(cli, branches: Path, here: Path, monkeypatch):
+def test_an_unclear_gate_does_not_pass(cli, branches: Path, here: Path, monkeypatch):
     monkeypatch.setattr(module, "MOST", FEWEST - 1)
     copy = here / "copy.onnx"
     copy.write_bytes(branches.read_bytes())
