@@ -244,7 +244,7 @@ def _analysed(
             sections.append(Section(entry))
             continue
         try:
-            section, reasons = _analysed_model(entry, truth, plan, write, prove=prove and entry.complete)
+            section, reasons = _analysed_model(entry, truth, plan, write, prove=prove)
         except KeyboardInterrupt as error:
             interrupted, section, reasons = error, Section(entry), [f"{entry.name} was not analysed: interrupted"]
         sections.append(section)

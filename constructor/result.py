@@ -154,6 +154,11 @@ class Missing:
     remedy: Task | None
     form: Form | None = None
 
+    @property
+    def failed(self) -> bool:
+        """True if it cannot be a brick, or its measurement failed: the same measurement promises nothing."""
+        return self.key is None or (self.remedy is not None and self.remedy.again is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class EstimatedModel:

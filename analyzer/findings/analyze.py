@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,6 +37,7 @@ from .finding import (
     LATENCY,
     LONGER,
     MANUAL,
+    MINIMUM_SHARE,
     REWRITES,
     Analysis,
     Finding,
@@ -79,9 +80,6 @@ ALL_REMEDIES = ("every remedy",)
 
 _REWRITES_S = 30.0
 """Seconds for the rewrites of one model."""
-
-MINIMUM_SHARE = 0.01
-"""Share of the model's latency that a finding saves at least."""
 
 
 _OF_FINDING = (
@@ -145,11 +143,6 @@ class ModelFindings:
     def complete(self) -> bool:
         """True if every analysis could run."""
         return self.error is None and not self.unasked
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Names of the analyses that could not run and of the trials without time."""
-        return tuple(reason.partition(": ")[0] for reason in self.unasked)
 
     @property
     def largest_share(self) -> float:
@@ -326,7 +319,7 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
     lacking = _lacking(subject)
     findings: list[Finding] = []
     ideas: list[Finding] = []
-    unasked, late = list[str](), list[str]()
+    unasked, late = _Unasked(), list[str]()
     known = None if choice is None else stored_proofs(store, subject.source, subject.graph.key, choice)
     known = None if known is None else known.of(subject.latency_ms)
     if known is not None and not how.again and not set(known.untried) - {LONGER}:
@@ -347,11 +340,13 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
             if prove:
                 ideas += analysis.ideas(subject)
         except DlbricksError as error:
-            unasked.append(f"{analysis.name}: {' '.join(str(error).split())}")
+            unasked.add(analysis.name, f"{analysis.name}: {' '.join(str(error).split())}")
         except Exception as error:  # noqa: BLE001
             # A boundary: an analysis may break on a model that nobody thought of; what the others found stays.
-            unasked.append(unforeseen(analysis.name, error, "asked"))
-    unasked += [f"{name}: {LATE}" for name in late] + [*lacking.values()]
+            unasked.add(analysis.name, unforeseen(analysis.name, error, "asked"))
+    unasked.late(late)
+    for reason in lacking.values():
+        unasked.add(None if reason.final else "analyses of single layers", reason.text)
     findings = [
         replace(finding, unproven=MANUAL) if finding.remedy.action == "manual" else finding
         for finding in shown_once(findings)
@@ -360,7 +355,7 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
         if known is not None:
             findings = together(known.findings, findings)
         untried = tuple(late) or (ALL_REMEDIES if known is None else known.untried)
-        return replace(_split(row, findings, how), unasked=tuple(unasked), untried=untried)
+        return replace(_split(row, findings, how), unasked=tuple(unasked.reasons), untried=untried)
     subject.choice = choice
     return _proven(row, subject, (findings, ideas, unasked), how, known)
 
@@ -380,7 +375,7 @@ def _split(row: ModelFindings, findings: Sequence[Finding], how: Proving) -> Mod
 def _proven(
     row: ModelFindings,
     subject: AnalysedModel,
-    begun: tuple[list[Finding], list[Finding], list[str]],
+    begun: tuple[list[Finding], list[Finding], _Unasked],
     how: Proving,
     known: Tried | None,
 ) -> ModelFindings:
@@ -389,7 +384,7 @@ def _proven(
     Args:
         row: The model so far.
         subject: The model, with the conditions of its proofs.
-        begun: Findings, ideas without a finding, and analyses that could not run.
+        begun: Findings, ideas without a finding, and what could not be asked.
         how: How remedies are tried.
         known: Stored results.
     """
@@ -424,14 +419,14 @@ def _proven(
     except MachineBusy:
         raise
     except (DlbricksError, OSError) as error:
-        unasked.append(f"not everything could be tried: {' '.join(str(error).split())}")
-    unasked += [f"{name}: {LATE}" for name in late]
+        unasked.add("some remedies", f"not everything could be tried: {' '.join(str(error).split())}")
+    unasked.late(late)
     seen = [*findings, *rewrites, *new]
     earlier = [] if known is None else known.others  # what was not tried again
     row = _split(row, together([*filter(was_tried, seen)], earlier, seen), how)
-    row = replace(row, unasked=tuple(unasked))
     unable = [finding.kind for finding in seen if was_unable(finding)]
-    row = replace(row, untried=(*row.left_out, *unable, *([LONGER] if left == LONGER else [])))
+    untried = (*unasked.names, *unable, *([LONGER] if left == LONGER else []))
+    row = replace(row, unasked=tuple(unasked.reasons), untried=untried)
     assert subject.choice is not None  # noqa: S101  # the caller set it
     tried = Tried(tuple(filter(was_tried, (*row.findings, *row.tried))), row.untried)
     store_proofs(subject.store, subject.source, subject.graph.key, subject.choice, tried)
@@ -464,15 +459,51 @@ def _rewrites(subject: AnalysedModel, proving: Proving, known: Tried | None) -> 
     return best, "" if complete else LONGER if left_s >= _REWRITES_S else REWRITES
 
 
-def _lacking(subject: AnalysedModel) -> dict[str, str]:
+class _Unasked:
+    """What was not asked of a model.
+
+    Attributes:
+        reasons: One text for each, for the answer.
+        names: Names of those that another call may ask.
+    """
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.names: list[str] = []
+
+    def add(self, name: str | None, reason: str) -> None:
+        """Add one; without a name, no other call can ask it."""
+        self.reasons.append(reason)
+        self.names += [] if name is None else [name]
+
+    def late(self, names: Iterable[str]) -> None:
+        """Add analyses and trials for which no time was left."""
+        for name in names:
+            self.add(name, f"{name}: {LATE}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """Why analyses lack data; final if no measurement would give it."""
+
+    text: str
+    final: bool = False
+
+
+def _lacking(subject: AnalysedModel) -> dict[str, _Reason]:
     """Return the missing requirements of analyses, each with the reason."""
     lacking = {}
     if subject.latency_ms is None:
         why = with_command(subject.estimate.truth.reason, subject.estimate)
-        lacking[LATENCY] = why or "neither the model nor its bricks are measured"
-    missing = len(subject.estimate.parts.missing)
-    if missing or not subject.estimate.parts.sequences:
-        lacking[BRICKS] = f"of what is executed, bricks are not measured: {missing}"
+        lacking[LATENCY] = _Reason(why or "neither the model nor its bricks are measured")
+    missing = subject.estimate.parts.missing
+    vain = [brick for brick in missing if brick.failed]
+    if len(vain) < len(missing) or not subject.estimate.parts.sequences:
+        lacking[BRICKS] = _Reason(f"of what is executed, bricks are not measured: {len(missing) - len(vain)}")
+    elif vain:
+        parts = "1 part" if len(vain) == 1 else f"{len(vain)} parts"
+        reason = f"{parts} of what is executed cannot be measured alone ({vain[0].layers[0]}: {vain[0].reason})"
+        lacking[BRICKS] = _Reason(reason, final=True)
     return lacking
 
 

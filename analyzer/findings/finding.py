@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from ...tabular import Row
 from .analysed_model import AnalysedModel, Node, Spent
 
+MINIMUM_SHARE = 0.01
+"""Share of the model's latency that a finding saves at least."""
+
 LATE = "the time was up"
 """Why a remedy was not tried, or not often enough."""
 

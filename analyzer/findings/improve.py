@@ -40,8 +40,8 @@ from ..rewriting.process import Searching
 from ..rewriting.search import Found, SearchRequest, Step, shorter_path, step_path
 from ..setups import Setup, choice_here, settled
 from ..shell import improve_command, model_words
-from .finding import LATE, Finding, Proof, Remedy, lines_of
-from .stored_proofs import store_improvement
+from .finding import LATE, MINIMUM_SHARE, Finding, Proof, Remedy, lines_of
+from .stored_proofs import store_improvement, stored_proofs
 
 _SEARCHED, _LEAST_SEARCHED, _LOOKED, _FIRST = 0.5, 0.2, 0.1, 0.6
 """Shares of the budget for the search, at most and at least, and for settings; share of the rest for the first
@@ -155,6 +155,7 @@ class Improvement(Tabular):
         copies: Outputs that are copies of inputs. The file keeps them, since callers read them.
         copies_proof: Saving of a file without them; None if they are small or the time was up.
         interrupted: What interrupted the search or the proof; what was found is unproven then. None if both ended.
+        others: What the database has proven of the model besides: remedies that no file contains.
     """
 
     ANSWER = "report.answers.findings.improve_answer"
@@ -180,6 +181,7 @@ class Improvement(Tabular):
     copies: tuple[CopiedOutput, ...] = ()
     copies_proof: Proven | None = None
     interrupted: KeyboardInterrupt | None = None
+    others: tuple[Finding, ...] = ()
 
     @property
     def rows(self) -> tuple[Improvement, ...]:
@@ -218,6 +220,7 @@ class Improvement(Tabular):
             "proving_s": self.proving_s,
             "copies": [record_of(copy, fields("output source nbytes branch")) for copy in self.copies],
             "copies_proof": None if self.copies_proof is None else _proof(self.copies_proof),
+            "others": [finding.record() for finding in self.others],
         }
         return Records([row], {}, flat)
 
@@ -315,17 +318,24 @@ def improve(
         result.copies, copies_proof, interrupted,
     )  # fmt: skip
     if store is not None and interrupted is None and not (noise_ok or data):
-        _store(improvement, source, store)
+        return replace(improvement, others=_stored(improvement, source, store))
     return improvement
 
 
-def _store(improvement: Improvement, source: ModelSource, store: Store) -> None:
+def _stored(improvement: Improvement, source: ModelSource, store: Store) -> tuple[Finding, ...]:
+    """Store the result, and return what the database has proven of the model besides."""
     (model,) = decompose([source], Cut(1))
     if isinstance(model, Failed):
-        return  # its graph has no key, and no other command can analyse it
+        return ()  # its graph has no key, and no other command can analyse it
     choice = choice_here(settled(Setup(backend="onnxruntime", threads=improvement.threads, options=asked())))
     proven, vain = _findings_of(improvement, source, None)
-    store_improvement(store, source, model.own.key, choice, proven, vain=vain)
+    store_improvement(store, source, model.own.key, choice, proven, vain=vain, complete=not improvement.untried)
+    known = stored_proofs(store, source, model.own.key, choice)
+    return () if known is None else tuple(finding for finding in known.others if _is_proven(finding))
+
+
+def _is_proven(finding: Finding) -> bool:
+    return finding.unproven is None and finding.proof is not None and (finding.proven_share or 0.0) >= MINIMUM_SHARE
 
 
 def _written(model: Path, output: Path) -> Path:

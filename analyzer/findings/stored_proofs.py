@@ -147,6 +147,7 @@ def store_improvement(
     proven: Sequence[Finding],
     *,
     vain: Sequence[Finding] = (),
+    complete: bool = True,
 ) -> None:
     """Store the findings of ``improve``, unless stored ones save more.
 
@@ -157,13 +158,14 @@ def store_improvement(
         choice: System, stack and conditions.
         proven: Findings of ``improve`` with a proven saving.
         vain: Its other findings.
+        complete: Whether it had the time for all rewrites.
 
     Raises:
         StoreError: The database cannot be written.
     """
     known = stored_proofs(store, source, key, choice) or Tried((), OTHERS)
     if not saves_more(known.improved, proven):
-        untried = tuple(name for name in known.untried if name not in {REWRITES, LONGER})
+        untried = (*(name for name in known.untried if name not in {REWRITES, LONGER}), *([] if complete else [LONGER]))
         tried = filter(was_tried, together(proven, vain, known.others))
         store_proofs(store, source, key, choice, Tried(tuple(tried), untried))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,9 @@ import onnx.numpy_helper
 import onnx.parser
 import pytest
 from dlbricks.analyzer.findings.analyze import ALL_REMEDIES, analyze
+from dlbricks.analyzer.findings.finding import LONGER, REWRITES
 from dlbricks.analyzer.findings.improve import improve
+from dlbricks.analyzer.findings.stored_proofs import OTHERS
 from dlbricks.analyzer.report.answers.findings import analyze_answer
 from dlbricks.analyzer.report.answers.summary import report_answer
 from dlbricks.analyzer.report.units import BUSY
@@ -105,11 +108,13 @@ def test_what_is_proven_of_a_model_with_layers_of_unknown_time_is_shown(here: Pa
     with Store.open(here / "dlbricks.db") as store:
         improved = improve(source, budget_s=30, settings=False, store=store)
         (section,) = report([source], store=store, budget_s=5, prove=False).sections
+        (tried,) = report([source], store=store, budget_s=60).sections
 
     assert improved.changes
     assert not section.estimate.complete
     assert section.findings is not None
     assert any(finding.proof is not None for finding in section.findings)
+    assert not {*tried.untried} & {*ALL_REMEDIES, *OTHERS}, "what needs no time of single layers was tried"
 
 
 @pytest.mark.slow
@@ -208,6 +213,27 @@ def test_what_measured_means_beside_other_programs_is_said_and_one_share_of_quie
     assert any("10.0" in line and "measured beside other programs" in line for line in summary)
     assert f"measured_ms (branches): {BUSY}" in summary
     assert any(BUSY in line for line in analyze_answer(findings).summary)
+
+
+@pytest.mark.parametrize(
+    ("untried", "told"),
+    [
+        ((), "nothing"),
+        ((REWRITES,), f"{REWRITES}; run: dlbricks improve "),
+        ((LONGER,), f"{LONGER}; run: dlbricks improve "),
+        (("denormals",), "denormals; run: dlbricks analyze "),
+    ],
+)
+def test_a_report_says_what_is_left_to_try(bench: Bench, untried: tuple[str, ...], told: str) -> None:
+    bench.run(ms=10.0, bricks=bench.bricks(1.0))
+    stored = Setup(backend="onnxruntime", threads=1, cache="hot", graph="source")
+    made = report([bench.source], store=bench.store, measure=False, setup=stored)
+
+    analysed = replace(made.sections[0], findings=(), untried=untried)
+    summary = report_answer(replace(made, sections=(analysed,))).summary
+
+    (left,) = [line for line in summary if isinstance(line, str) and "Not tried" in line]
+    assert left.startswith(f"  Not tried: {told}")
 
 
 def test_what_nobody_asked_for_is_picked_and_said() -> None:

@@ -71,8 +71,8 @@ def test_what_a_report_left_untried_is_tried_by_the_commands_that_it_prints(cli,
 
     commands = {words[0]: words for words in printed(told.out)}
 
-    assert {"analyze", "improve"} <= commands.keys()
+    assert "analyze" in commands
     for words in commands.values():
         assert words[words.index("--db") + 1] == "other.db", words
-        done = cli(*words, *(["--budget", "4s"] if words[0] == "improve" else ["--visits", "6", "--processes", "1"]))
+        done = cli(*words, "--visits", "6", "--processes", "1")
         assert done.code == 0, (words, done.err)

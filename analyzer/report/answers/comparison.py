@@ -159,7 +159,7 @@ def gate_answer(comparison: Gate, *, most: int | None = MOST) -> Answer:
         comparison.reason,
         *([_interface(comparison)] if comparison.interface else []),
         _outputs_apart(comparison),
-        effort if comparison.blind else f"{effort}; {power}",
+        f"{effort}; {power}" if comparison.complete else effort,
     ]
     if comparison.alone is not None:
         summary.insert(-1, _memories(*comparison.alone))

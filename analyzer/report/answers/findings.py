@@ -103,6 +103,9 @@ def _improvement(improvement: Improvement) -> Iterator[str]:
         told = "no time to prove it" if change.proof is None else _saving(change.proof)
         yield f"  not proven: {change.kind} ({counted(change.places, 'place')}): {told}"
     yield from _copies(improvement)
+    for finding in improvement.others:
+        if finding.proven_share is not None:
+            yield f"  proven before, without a file: {finding.title.rstrip('.')}: {percent(finding.proven_share)} less"
     for kind, reason in improvement.rejected:
         yield f"  tried in vain: {kind}: {reason}"
     if improvement.untried:
@@ -175,9 +178,9 @@ def _explained(finding: Finding) -> Iterator[str]:
     yield from (f"    {line}" for line in finding.evidence)
     if finding.proof is not None:
         proof = finding.proof
-        before, after, saving = (milliseconds(value) for value in (proof.before_ms, proof.after_ms, proof.saving_ms))
-        low, high = map(milliseconds, proof.ci95_ms)
-        yield f"    proven, alternating: {before} ms before, {after} ms after, saves {saving} ms ({low} to {high})"
+        before, after = map(milliseconds, (proof.before_ms, proof.after_ms))
+        saving, low, high = (f"{ms / proof.before_ms:.1%}" for ms in (proof.saving_ms, *proof.ci95_ms))
+        yield f"    proven, alternating: {before} ms before, {after} ms after, saves {saving} ({low} to {high})"
         yield f"    outputs differ by {proof.largest_error:.1g} of their largest value"
         if finding.proof.artefact is not None:
             yield f"    written: {finding.proof.artefact}"

@@ -103,7 +103,9 @@ def _said(report: RunReport) -> list[str]:
     summary += dimension_lines(report.bound.items())
     if report.dry_run:
         return [*summary, "next: the same command without --dry-run"]
-    return summary if report.remaining else [*summary, "next: dlbricks estimate MODEL, with the models of this suite"]
+    if report.remaining or not report.measured + report.reused:
+        return summary
+    return [*summary, "next: dlbricks estimate MODEL, with the models of this suite"]
 
 
 def _width_lines(report: RunReport) -> list[str]:
@@ -264,8 +266,11 @@ def _remarks(report: MeasureReport) -> list[str]:
         *_busy_lines(report),
         *dimension_lines((row.name, row.bound) for row in report.rows),
         *invented_lines((row.name, row.invented) for row in report.rows if not row.error),
-        "next: dlbricks report MODEL, with the same options, shows where the time goes and what to change",
+        *([_NEXT] if any(row.error is None for row in report.rows) else []),
     ]
+
+
+_NEXT = "next: dlbricks report MODEL, with the same options, shows where the time goes and what to change"
 
 
 def _interval_lines(report: MeasureReport) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ....models.source import file_bytes
-from ...findings.finding import LONGER, MANUAL
+from ...findings.finding import LONGER, MANUAL, REWRITES
 from ...limits import Figure
 from ...setups import notes_of
 from ...shell import proof_command, search_command
@@ -115,10 +115,11 @@ def _untried(section: Section) -> str:
         return f"every remedy; run: {proof_command(section.estimate)}"
     open_ones = [finding for _, finding in (*section.predicted, *section.at_most) if finding.unproven != MANUAL]
     waiting = [counted(len(open_ones), "finding")] if open_ones else []
-    waiting += [name for name in section.untried if name != LONGER]
+    waiting += [name for name in section.untried if name not in {LONGER, REWRITES}]
     parts = [f"{', '.join(waiting)}; run: {proof_command(section.estimate)}"] if waiting else []
-    improve = search_command(section.estimate)
-    return "; ".join([*parts, f"{LONGER if LONGER in section.untried else 'rewrites of the file'}; run: {improve}"])
+    searches = [name for name in (REWRITES, LONGER) if name in section.untried]
+    parts += [f"{name}; run: {search_command(section.estimate)}" for name in searches]
+    return "; ".join(parts) or "nothing"
 
 
 def _undomained(operators: str) -> str:

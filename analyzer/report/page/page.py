@@ -20,7 +20,7 @@ from ....models.cache import cache_folder
 from ....tabular import Row
 from ....version import __version__
 from ...findings.analysed_model import cold_start_of
-from ...findings.finding import LONGER, Finding
+from ...findings.finding import LONGER, REWRITES, Finding
 from ...shell import proof_command, search_command, why_unbounded
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
@@ -184,7 +184,7 @@ def _unexplained(entry: Estimate) -> Term | None:
 def _proving(section: Section) -> str:
     """Return the command that tries what was not tried."""
     entry = section.estimate
-    if section.untried == (LONGER,):
+    if section.untried and not {*section.untried} - {LONGER, REWRITES}:
         return search_command(entry)
     return proof_command(entry)
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from dlbricks.analyzer.findings.finding import Finding, Proof, Remedy
 from dlbricks.analyzer.findings.improve import _rest, improve, rewrite_findings
 from dlbricks.analyzer.report.answers.findings import improve_answer
 from dlbricks.analyzer.rewriting.process import Find
@@ -58,6 +59,13 @@ def test_an_improved_file_computes_the_same_and_says_what_changed(slow: ModelSou
     assert "all changes together" in text
     assert "equal for every input up to rounding" in text
     assert found.records().results[0]["saving"] == found.proof.saving
+
+    proof = Proof(2.0, 1.2, 0.8, (0.7, 0.9), 0.0, None)
+    threads = Finding("threads", "Two threads.", Remedy("threads", ""), proof=proof)
+    assert (
+        "  proven before, without a file: Two threads: 40% less"
+        in improve_answer(replace(found, others=(threads,))).summary
+    )
 
 
 def test_a_clean_model_has_no_change(tmp_path: Path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 from dlbricks.analyzer.findings.analyze import ALL_REMEDIES, analyze
-from dlbricks.analyzer.findings.finding import LATE, MANUAL, UNABLE, Finding, Proof, Remedy
+from dlbricks.analyzer.findings.finding import LATE, LONGER, MANUAL, UNABLE, Finding, Proof, Remedy
 from dlbricks.analyzer.findings.stored_proofs import (
     OTHERS,
     Tried,
@@ -126,6 +126,13 @@ def test_what_improve_proves_replaces_what_saves_less_and_nothing_else(bench, an
     assert stored().untried == ("roofline",)
     store_improvement(bench.store, bench.source, bench.key, HERE, [worse])
     assert [finding.kind for finding in stored().findings] == ["factor", "branches"]
+
+
+def test_a_search_for_rewrites_without_enough_time_can_be_continued(bench, analysed):
+    analysed()
+    store_improvement(bench.store, bench.source, bench.key, HERE, [], complete=False)
+
+    assert analysed().untried == (*OTHERS, LONGER)
 
 
 def test_without_time_what_is_proven_is_shown(bench, analysed):
