@@ -5,12 +5,17 @@ A limit inside the interval of its figure can neither be said to hold nor to be 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from ..generator.measurement.alone import Alone
 
 _UNITS: Mapping[str, Mapping[str, float]] = {
     "ms": {"us": 1e-3, "ms": 1.0, "s": 1e3},
@@ -40,15 +45,30 @@ class Figure:
     Attributes:
         value: Its value in the canonical unit; None if it was not measured.
         interval: Its 95 % interval; None if it has none.
+        why: Why there is no value.
     """
 
     value: float | None
     interval: tuple[float, float] | None = None
+    why: str = "it was not measured"
+
+    @classmethod
+    def scattering(cls, value: float | None, interval: tuple[float, float] | None) -> Figure:
+        """Return a figure that differs from one measurement to the next: without an interval it may have any value."""
+        return cls(value, interval or (0.0, math.inf))
 
     @classmethod
     def of_bytes(cls, count: int | None) -> Figure:
         """Return a figure in MB."""
         return cls(None if count is None else count / _BYTES_PER_MB)
+
+    @classmethod
+    def percentile(cls, alone: Alone | None, share: float) -> Figure:
+        """Return a percentile in ms of the single executions of a model that ran alone."""
+        if alone is None:
+            return cls(None)
+        few = f"of {len(alone.seen.executions_ns)} executions too few are beyond it"
+        return cls(alone.quantile_ms(share), alone.quantile_ci95_ms(share), few)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +119,10 @@ class Judgement:
         """The judgement in a line, with what would decide it."""
         value, interval = self.figure.value, self.figure.interval
         if value is None:
-            return f"{self.name}: {self.limit.text}: cannot tell, since it was not measured"
+            return f"{self.name}: {self.limit.text}: cannot tell, since {self.figure.why}"
         within = "" if interval is None else f" ({interval[0]:.4g} to {interval[1]:.4g})"
+        if interval is not None and math.isinf(interval[1]):
+            within = ", of unknown interval"
         told = f"{self.name}: {self.limit.text}: {self.standing}: it is {value:.4g}{within}"
         return f"{told}; more visits narrow it (--budget)" if self.standing is Standing.UNDECIDED else told
 
@@ -125,7 +147,8 @@ def parse_limit(text: str, units: Mapping[str, str]) -> Limit:
         example = f"{name}{sign}{number}{units[name]}"
         expected = " or ".join(factors) if "" not in factors else "no unit"
         raise UsageError(
-            f"{text!r} has the unit {unit or 'none'!r}: {name} has {expected}", remedy=f"write {example!r}"
+            f"{text!r} has {f'the unit {unit!r}' if unit else 'no unit'}: {name} has {expected}",
+            remedy=f"write {example!r}",
         )
     try:
         value = float(number)

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 @option("--write", "Folder for improved models with a proven saving.", NEW_FOLDER, metavar="DIR")
 @flag("--alone", "Also run each model in a process of its own: its memory on the page.")
 @limits_option(
-    "'latency>10ms', 'p95>15ms', 'memory>200MB', 'size>50MB'; repeatable. p95 and memory imply --alone.",
+    "'latency>10ms', 'p95>15ms', 'memory>200MB', 'size>50MB'; repeatable. Percentiles and memory imply --alone.",
     *("latency", "p95", "memory", "size"),
 )
 @shared.measuring_options

@@ -243,7 +243,8 @@ def _store(database: str, *, dry_run: bool) -> AbstractContextManager[Store]:
 @flag("--kernels", "Also record the kernels, in a separate pass after timing.")
 @flag("--alone", "Also run each model in a process of its own: its memory, and percentiles of single executions.")
 @limits_option(
-    "'latency>10ms', 'p95>15ms', 'memory>200MB', 'load>2s', 'size>50MB'; repeatable. p95 and memory imply --alone.",
+    "'latency>10ms', 'p95>15ms', 'memory>200MB', 'load>2s', 'size>50MB'; repeatable. Percentiles and memory imply "
+    "--alone.",
     *("latency", "p50", "p90", "p95", "p99", "load", "first-run", "memory", "size"),
 )
 @shared.measuring_options

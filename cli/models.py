@@ -172,7 +172,7 @@ FIGURES = {
 }
 """Canonical unit of each figure that limits can name."""
 
-ALONE = frozenset({"memory", "p95"})
+ALONE = frozenset({"memory", "p50", "p90", "p95", "p99"})
 """Figures for which a model runs in a process of its own."""
 
 

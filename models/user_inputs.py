@@ -159,7 +159,7 @@ def _checked(path: Path, arrays: Feeds, types: Mapping[str, tuple[str, tuple[int
         alike = array.dtype == wanted or (wanted.kind not in _KINDS and array.dtype.kind in "fU")
         if not alike or array.shape != shape:
             both_types = f"{array.dtype}{list(array.shape)}, and the input is {wanted}{list(shape)}"
-            remedy = "give it in this shape, or the sizes with --dim or --batch"
+            remedy = "give it in this shape, or the sizes with --dim or --batch" if alike else "give it in this type"
             raise UsageError(f"{path}: '{name}' is {both_types}", remedy=remedy)
         of_inputs[name] = array
     return of_inputs

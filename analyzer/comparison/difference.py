@@ -118,6 +118,18 @@ def relation(seen: Difference, *, minimum_effect: float, discovered: bool) -> Re
     return Relation.UNCLEAR
 
 
+def seen_from(half: float, minimum_effect: float) -> float:
+    """Return the smallest logarithm of a measured ratio at which ``relation`` is SLOWER.
+
+    Args:
+        half: Half of the interval of that logarithm.
+        minimum_effect: Relative difference that matters.
+    """
+    largest = math.log1p(minimum_effect)
+    # not SAME; and beyond what matters without containing 0, or with the whole interval beyond half of what matters
+    return max(largest - half, min(max(largest, half), largest / 2 + half))
+
+
 def welch(base: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
     """Return the standard error of a difference and its degrees of freedom (Welch and Satterthwaite)."""
     error = math.hypot(base[0], other[0])
@@ -170,7 +182,12 @@ class Levels:
 
 
 def paired(
-    before_ns: Sequence[Array], after_ns: Sequence[Array], *, looks: float = 1.0, by_order: bool = False
+    before_ns: Sequence[Array],
+    after_ns: Sequence[Array],
+    *,
+    looks: float = 1.0,
+    by_order: bool = False,
+    second_first: Sequence[bool] = (),
 ) -> Levels:
     """Both latencies and their ratio, of two sides that were visited alternately.
 
@@ -185,19 +202,21 @@ def paired(
         looks: Intervals are wider by this factor, if the result was looked at again and again before.
         by_order: Processes scatter around the mean of those with the same order of loading, and need no least value;
             at least four are needed. In three of nine models both means were 0.7 to 1.2 % apart.
+        second_first: Of each process, whether it loaded the second side first; empty: every other one.
     """
     ours, theirs = (trimmed(np.concatenate(side)) / _NS_PER_MS for side in (before_ns, after_ns))
     if len(before_ns) < FEWEST_PROCESSES:
         error, degrees = ratio_spread(after_ns, before_ns)
         return Levels(ours, theirs, difference(ours, theirs, (error, degrees)))
     ratios = np.array([trimmed(np.log(after / before)) for before, after in zip(before_ns, after_ns, strict=True)])
-    second_first = np.arange(ratios.size) % 2
-    weights = np.where(second_first, 0.5 / second_first.sum(), 0.5 / (1 - second_first).sum())
+    orders = np.array(second_first or [process % 2 == 1 for process in range(ratios.size)])
+    groups = [ratios[orders == order] for order in (False, True) if order in orders]
+    weights = np.array([1 / len(groups) / np.count_nonzero(orders == order) for order in orders])
     centre = float(weights @ ratios)
     if by_order:
-        means = np.array([ratios[second_first == order].mean() for order in (0, 1)])
-        degrees = ratios.size - 2
-        spread = float(np.sqrt(np.sum((ratios - means[second_first]) ** 2) / degrees))
+        degrees = ratios.size - len(groups)
+        squares = math.fsum(float(np.sum((group - group.mean()) ** 2)) for group in groups)
+        spread = math.sqrt(squares / degrees)
     else:
         degrees, spread = ratios.size - 1, math.hypot(float(ratios.std(ddof=1)), _PROCESS_SD)
     error = looks * spread * float(np.sqrt(weights @ weights))

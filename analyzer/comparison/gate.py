@@ -29,7 +29,16 @@ from ...generator.worker.messages import Place
 from ...models import ModelSource, require_inputs
 from ...tabular import Field, Records, Tabular, fields, record_of
 from .changed_layers import LayerChanges, changed_layers
-from .difference import MINIMUM_EFFECT, Difference, Levels, Relation, check_minimum_effect, paired, relation
+from .difference import (
+    MINIMUM_EFFECT,
+    Difference,
+    Levels,
+    Relation,
+    check_minimum_effect,
+    paired,
+    relation,
+    seen_from,
+)
 
 FEWEST, MOST = 4, 12
 """Processes: fewer have no spread that is known, and after so many the machine is the reason."""
@@ -98,7 +107,7 @@ class Gate(Tabular):
         old: Name of the old model.
         new: Name of the new model.
         levels: Latencies and their ratio, with an interval over processes; NaN without any process.
-        detectable: Smallest relative difference that would be found with 80 % probability.
+        detectable: Smallest relative difference that would be called SLOWER with 80 % probability.
         minimum_effect: Relative difference that matters.
         verdict: The new model in relation to the old one.
         processes: Number of processes.
@@ -315,11 +324,11 @@ def levels_of(trial: Trial | DlbricksError) -> Levels | None:
     """Return latencies and ratio of a trial; None if it failed, or took no time that could be measured."""
     if isinstance(trial, DlbricksError) or not trial.measurable:
         return None
-    return paired(trial.before_ns, trial.after_ns)
+    return paired(trial.before_ns, trial.after_ns, second_first=trial.second_first)
 
 
 def judged(trial: Trial, minimum_effect: float) -> tuple[Levels, float, Relation]:
-    """Return both latencies and their ratio, the smallest difference that would be found, and the verdict.
+    """Return both latencies and their ratio, the smallest difference that would be SLOWER, and the verdict.
 
     Args:
         trial: Visits of both models by process.
@@ -328,11 +337,13 @@ def judged(trial: Trial, minimum_effect: float) -> tuple[Levels, float, Relation
     if not trial.measurable:
         return Levels(math.nan, math.nan, Difference(math.nan, (0.0, math.inf), 1.0)), math.inf, Relation.UNCLEAR
     count = len(trial.before_ns)
-    levels = paired(trial.before_ns, trial.after_ns, looks=_LOOKS, by_order=count >= FEWEST)
+    levels = paired(
+        trial.before_ns, trial.after_ns, looks=_LOOKS, by_order=count >= FEWEST, second_first=trial.second_first
+    )
     if count < FEWEST:
         undecided = replace(levels.difference, ci95=(0.0, math.inf), p=1.0)
         return replace(levels, difference=undecided), math.inf, Relation.UNCLEAR
     low, high = levels.difference.ci95
     half = math.log(high / low) / 2
     verdict = relation(levels.difference, minimum_effect=minimum_effect, discovered=not low <= 1 <= high)
-    return levels, math.expm1(half * (1 + _POWER / student(count - 2))), verdict
+    return levels, math.expm1(seen_from(half, minimum_effect) + _POWER * half / student(count - 2)), verdict

@@ -48,9 +48,9 @@ def token_figures(result: Tokens) -> dict[str, dict[str, Figure]]:
     """Return the figures that limits can name, by length of the prompt."""
     return {
         f"{result.step.side.source.name}, {row.prompt} tokens": {
-            "first-token": Figure(row.ttft_ms, row.ttft_ci95_ms),
-            "token": Figure(row.token_ms, row.token_ci95_ms),
-            "tokens/s": Figure(row.tokens_per_s, _rates(row.token_ci95_ms, result.batch)),
+            "first-token": Figure.scattering(row.ttft_ms, row.ttft_ci95_ms),
+            "token": Figure.scattering(row.token_ms, row.token_ci95_ms),
+            "tokens/s": Figure.scattering(row.tokens_per_s, _rates(row.token_ci95_ms, result.batch)),
         }
         for row in result.rows
     }

@@ -474,7 +474,7 @@ class _Bench:
 def _judged(trial: Trial | None, fewest: int) -> Proven | None:
     if trial is None or len(trial.before_ns) < fewest or not trial.measurable:
         return None
-    levels = paired(trial.before_ns, trial.after_ns, looks=_LOOKS)
+    levels = paired(trial.before_ns, trial.after_ns, looks=_LOOKS, second_first=trial.second_first)
     low, high = levels.difference.ci95
     return Proven(levels.before_ms, levels.after_ms, 1 - levels.difference.ratio, (1 - high, 1 - low))
 

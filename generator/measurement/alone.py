@@ -6,12 +6,14 @@ Neither shows the memory of one model, nor the slowest of its single executions.
 
 from __future__ import annotations
 
+import math
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 
@@ -33,6 +35,8 @@ _ARENA = "arena"
 """The option of a backend that keeps freed memory for the next allocation."""
 
 _MB = 1e6
+
+_NORMAL = NormalDist().inv_cdf(0.975)
 
 _BEYOND = 10
 """Executions that must be slower than a quantile, so that it is more than the slowest few."""
@@ -64,6 +68,19 @@ class Alone:
         if len(executions) * (1 - share) < _BEYOND:
             return None
         return float(np.quantile(executions, share)) / 1e6
+
+    def quantile_ci95_ms(self, share: float) -> tuple[float, float] | None:
+        """Return the 95 % interval of a quantile, between two of the sorted executions; None as ``quantile_ms``.
+
+        Conover, Practical Nonparametric Statistics, 3.2: it holds for any distribution of independent executions.
+        """
+        if self.quantile_ms(share) is None:
+            return None
+        executions = np.sort(self.seen.executions_ns)
+        half = _NORMAL * math.sqrt(len(executions) * share * (1 - share))
+        places = np.array([math.floor(len(executions) * share - half), math.ceil(len(executions) * share + half)])
+        low, high = executions[np.clip(places, 0, len(executions) - 1)] / 1e6
+        return float(low), float(high)
 
     @property
     def peak_bytes(self) -> int:

@@ -7,7 +7,7 @@ another environment. Every round visits each side once, in an order that changes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -151,6 +151,7 @@ class Trial:
         stacks: Stack of each way.
         starts_ns: Of each way, the load time and the first run after it, by process.
         values: The inputs and outputs of both.
+        second_first: Of each process, whether it loaded the second way first; empty: every other one, from the second.
     """
 
     before_ns: tuple[Array, ...]
@@ -159,6 +160,7 @@ class Trial:
     stacks: tuple[Stack, ...] = ()
     starts_ns: tuple[Sequence[tuple[int, int]], ...] = ()
     values: tuple[SharedValue, ...] = ()
+    second_first: tuple[bool, ...] = ()
 
     @property
     def visits(self) -> int:
@@ -283,7 +285,11 @@ def _result(records: Sequence[Record], error: float = 0.0, stacks: tuple[Stack, 
     if errors and not isinstance(errors[0], _TrialSettled):
         return errors[0]
     before, after = (_by_process(record) for record in records)
-    return Trial(*_alike(before, after), error, stacks, tuple(record.starts_ns for record in records))
+    both = sorted(before.keys() & after.keys())  # of what a process timed on one side only, nothing counts
+    return Trial(
+        tuple(before[process] for process in both), tuple(after[process] for process in both), error, stacks,
+        tuple(record.starts_ns for record in records), second_first=tuple(process % 2 == 1 for process in both),
+    )  # fmt: skip
 
 
 def warm_worker(place: Place) -> Worker:
@@ -387,12 +393,6 @@ def _by_process(record: Record) -> dict[int, Array]:
     for block in record.blocks:
         latencies.setdefault(block.process, []).extend(elapsed / loops for elapsed, loops in block.samples)
     return {process: np.array(taken, dtype=np.float64) for process, taken in latencies.items()}
-
-
-def _alike(before: Mapping[int, Array], after: Mapping[int, Array]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """Return the visits of the processes that timed both sides."""
-    both = sorted(before.keys() & after.keys())
-    return tuple(before[process] for process in both), tuple(after[process] for process in both)
 
 
 def shared_values(first: Path, second: Path) -> list[SharedValue]:

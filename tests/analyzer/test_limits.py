@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from dlbricks.analyzer.limits import Figure, Limit, Standing, judged_limits, parse_limit, worst
 from dlbricks.errors import UsageError
+from dlbricks.generator.measurement.alone import Alone
+from dlbricks.generator.worker.messages import Occupied
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,3 +73,26 @@ def test_the_worst_of_several_counts_and_what_was_not_measured_is_not_decided():
     assert "not measured" in judgements[2].line
     assert worst(judgements) is Standing.UNDECIDED
     assert worst(judged_limits(limits, {"slow": {"latency": Figure(20.0), "size": Figure(80.0)}})) is Standing.CROSSED
+
+
+def test_a_latency_of_unknown_interval_decides_nothing():
+    (judgement,) = judged_limits(
+        [parse_limit("latency>10ms", UNITS)], {"few": {"latency": Figure.scattering(20.0, None)}}
+    )
+
+    assert judgement.standing is Standing.UNDECIDED
+    assert "of unknown interval" in judgement.line
+
+
+def test_a_percentile_has_an_interval_or_the_reason_for_none():
+    def alone(executions: int) -> Alone:
+        times = tuple(np.random.default_rng(0).integers(1_000_000, 2_000_000, executions).tolist())
+        return Alone(0, Occupied(0, 0, 0, 0, 0, times), 0)
+
+    many, few = Figure.percentile(alone(1000), 0.95), Figure.percentile(alone(100), 0.95)
+
+    assert many.value is not None
+    assert many.interval is not None
+    assert many.interval[0] < many.value < many.interval[1] < 2.0
+    assert (few.value, few.interval) == (None, None)
+    assert few.why == "of 100 executions too few are beyond it"

@@ -135,9 +135,9 @@ def _memories(old: Alone, new: Alone) -> str:
 def gate_figures(comparison: Gate, new: ModelSource) -> dict[str, Figure]:
     """Return the figures of a new file that limits can name."""
     return {
-        "latency": Figure(comparison.levels.after_ms, comparison.levels.after_ci95_ms),
+        "latency": Figure.scattering(comparison.levels.after_ms, comparison.levels.after_ci95_ms),
         "difference": Figure(math.inf if comparison.interface.incomplete else comparison.largest_error),
-        "p95": Figure(None if comparison.alone is None else comparison.alone[1].quantile_ms(0.95)),
+        "p95": Figure.percentile(None if comparison.alone is None else comparison.alone[1], 0.95),
         "memory": Figure.of_bytes(None if comparison.alone is None else comparison.alone[1].peak_bytes),
         "size": Figure.of_bytes(file_bytes(new)),
     }
@@ -150,7 +150,7 @@ def gate_answer(comparison: Gate, *, most: int | None = MOST) -> Answer:
         comparison: The comparison.
         most: Number of listed changes of layers; None: all.
     """
-    power = f"differences of {comparison.detectable:.1%} and more are found with 80% probability"
+    power = f"a difference of {comparison.detectable:.1%} would be SLOWER with 80% probability"
     effort = (
         f"{comparison.processes} processes, {counted(comparison.visits, 'visit')} of each model, "
         f"{comparison.wall_s:.0f} s"

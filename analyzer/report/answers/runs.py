@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -204,8 +204,10 @@ def measure_answer(*reports: MeasureReport) -> Answer:
     """Return the answer of ``measure``: one row per model and number of threads."""
     records = measure_records(reports)
     alone = any(row.alone is not None for report in reports for row in report.rows)
-    memory = [
+    own = [
+        Field("p50_ms", "p50 ms", "ms"),
         Field("p95_ms", "p95 ms", "ms"),
+        Field("p99_ms", "p99 ms", "ms"),
         Field("memory_peak_mb", "peak MB", _megabytes),
         Field("memory_steady_mb", "steady MB", _megabytes),
         Field("memory_weights_mb", "weights MB", _megabytes, spare=True),
@@ -218,11 +220,9 @@ def measure_answer(*reports: MeasureReport) -> Answer:
             Field("name", "model"),
             Field("latency_ms", "mean ms ±95%", "ms", interval="ci95_ms"),
             Field("undisturbed_ms", "undisturbed ms", "ms"),
-            Field("p90_ms", "p90 ms", "ms", spare=True),
-            Field("p99_ms", "p99 ms", "ms"),
             Field("load_ms", "load ms", "ms"),
             Field("first_run_ms", "first run ms", "ms", spare=True),
-            *(memory if alone else ()),
+            *(own if alone else ()),
             Field("verdict"),
         ],
         summary=_in_parts(reports, _remarks),
@@ -243,11 +243,8 @@ def measured_figures(reports: Sequence[MeasureReport], sources: Sequence[ModelSo
 
 def _figures(row: MeasureRow, size: int | None) -> dict[str, Figure]:
     return {
-        "latency": Figure(row.latency_ms, row.ci95_ms),
-        "p50": Figure(row.p50_ms),
-        "p90": Figure(row.p90_ms),
-        "p95": Figure(row.p95_ms),
-        "p99": Figure(row.p99_ms),
+        "latency": Figure.scattering(row.latency_ms, row.ci95_ms),
+        **{f"p{percent}": Figure.percentile(row.alone, percent / 100) for percent in (50, 90, 95, 99)},
         "load": Figure(row.load_ms),
         "first-run": Figure(row.first_run_ms),
         "memory": Figure.of_bytes(None if row.alone is None else row.alone.peak_bytes),
@@ -259,6 +256,7 @@ def _remarks(report: MeasureReport) -> list[str]:
     return [
         *(f"{row.name}: {row.error}" for row in report.rows if row.error),
         *(f"{row.name}: not run alone: {row.alone_error}" for row in report.rows if row.alone_error),
+        *_too_few(report),
         *_verdict_lines(Counter(row.verdict for row in report.rows if row.verdict), _LONGER),
         *_held(report.costs),
         *_profiled(report.kernels),
@@ -268,6 +266,15 @@ def _remarks(report: MeasureReport) -> list[str]:
         *invented_lines((row.name, row.invented) for row in report.rows if not row.error),
         *([_NEXT] if any(row.error is None for row in report.rows) else []),
     ]
+
+
+def _too_few(report: MeasureReport) -> Iterator[str]:
+    """Yield a line for each model whose single executions are too few for a percentile."""
+    for row in report.rows:
+        lacking = [percent for percent in (50, 95, 99) if row.alone and row.alone.quantile_ms(percent / 100) is None]
+        if row.alone is not None and lacking:
+            told = ", ".join(f"p{percent}" for percent in lacking)
+            yield f"{row.name}: no {told}: of {len(row.alone.seen.executions_ns)} executions too few are beyond it"
 
 
 _NEXT = "next: dlbricks report MODEL, with the same options, shows where the time goes and what to change"

@@ -44,10 +44,10 @@ def report_figures(result: Report) -> dict[str, dict[str, Figure]]:
     for section in result.sections:
         entry, alone = section.estimate, section.alone
         figures[entry.name] = {
-            "latency": Figure(entry.latency.ms, entry.latency.ci95_ms)
+            "latency": Figure.scattering(entry.latency.ms, entry.latency.ci95_ms)
             if entry.truth.ms is None
-            else Figure(entry.truth.ms, entry.truth.ci95_ms),
-            "p95": Figure(None if alone is None else alone.quantile_ms(0.95)),
+            else Figure.scattering(entry.truth.ms, entry.truth.ci95_ms),
+            "p95": Figure.percentile(alone, 0.95),
             "memory": Figure.of_bytes(None if alone is None else alone.peak_bytes),
             "size": Figure.of_bytes(None if entry.error is not None else file_bytes(entry.model.source)),
         }

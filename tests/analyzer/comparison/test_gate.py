@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ def test_verdicts(ratio, verdict):
     low, high = levels.difference.ci95
     assert found is verdict
     assert low < ratio < high
-    assert 0 < detectable < 0.05
+    assert 0.025 < detectable < 0.06  # beyond half of the minimum effect
     assert levels.before_ms == pytest.approx(20, rel=0.02)
 
 
@@ -46,18 +47,51 @@ def test_verdicts(ratio, verdict):
 def test_what_is_as_large_as_the_minimum_effect_is_found_and_what_is_equal_is_not(ratio, told):
     """Processes are added until the verdict is clear, as ``alternate`` does."""
 
-    def verdict(seed: int) -> Relation:
+    def verdict(seed: int) -> tuple[Relation, bool]:
         whole = trial(ratio, processes=MOST, seed=seed)
         for count in range(FEWEST, MOST + 1):
-            _, _, found = judged(Trial(whole.before_ns[:count], whole.after_ns[:count], 0.0), 0.03)
+            levels, _, found = judged(Trial(whole.before_ns[:count], whole.after_ns[:count], 0.0), 0.03)
             if found is not Relation.UNCLEAR:
                 break
-        return found
+        low, high = levels.difference.ci95
+        return found, low <= ratio <= high
 
-    found = [verdict(seed) for seed in range(200)]
+    found, held = zip(*(verdict(seed) for seed in range(200)), strict=True)
 
     assert told[0] <= found.count(Relation.SLOWER) / len(found) <= told[1]
     assert Relation.FASTER not in found
+    assert sum(held) / len(held) >= 0.93
+
+
+@pytest.mark.parametrize("scatter", [0.002, 0.01, 0.03])
+def test_what_is_called_detectable_is_found_in_four_of_five_cases(scatter: float):
+    def seen(ratio: float, seed: int) -> tuple[float, Relation]:
+        return judged(trial(ratio, processes=8, scatter=scatter, seed=seed), 0.03)[1:]
+
+    detectable = statistics.median(seen(1.03, seed)[0] for seed in range(100))
+    found = [seen(1 + detectable, seed)[1] for seed in range(100, 300)]
+
+    assert 0.65 < found.count(Relation.SLOWER) / len(found) < 0.95
+
+
+def test_a_missing_process_does_not_change_the_order_of_the_others():
+    whole = trial(1.0, processes=8, scatter=0.001)
+    after = [side * (1.01 if process % 2 else 0.99) for process, side in enumerate(whole.after_ns)]
+    kept = [process for process in range(8) if process != 2]
+
+    levels, *_ = judged(
+        Trial(
+            tuple(whole.before_ns[process] for process in kept),
+            tuple(after[process] for process in kept),
+            0.0,
+            second_first=tuple(process % 2 == 1 for process in kept),
+        ),
+        0.03,
+    )
+
+    assert levels.difference.ratio == pytest.approx(1.0, abs=0.004)
+    low, high = levels.difference.ci95
+    assert high - low < 0.01
 
 
 @given(st.floats(0.5, 2), st.integers(FEWEST, 8), st.integers(0, 100))
