@@ -6,10 +6,12 @@
 
 Each try calls ``dlbricks.gate``: how often is a difference found, how wrong is its size, and how often does an equal
 copy look slower? A slower copy computes more from its first input, in one of four ways (``WAYS``), the next one for the
-next share and model. How much slower it is, 40 processes of their own say, without dlbricks: each loads both files, in
-one order or the other, and runs them in turn. Copies and these figures stay in ``--copies``, for later calls. Beside
-the tries runs nothing, two programs that only compute, or one that copies memory. Written under ``--out``, after each
-try: ``power-t<threads>.json``; a later call adds to it, so that a curve may grow over days.
+next share and model. How much slower it is, processes of their own say, without dlbricks: each loads both files, in
+one order or the other, and runs them in turn. They run after every round of tries, beside nothing, since the same two
+files differ by another share hours later. All those of a call count, so that a call should take half an hour at most.
+Copies stay in ``--copies``, for later calls. Beside the tries runs nothing, two programs that only compute, or one that
+copies memory. Written under ``--out``, after each round: ``power-t<threads>.json``; a later call adds to it, so that a
+curve may grow over days.
 
 With ``--proofs`` models are compared with themselves as often in all, like in the proof of a finding. At most 5 % of
 the intervals may exclude zero. Written: ``equal-t<threads>[-<name>].json``; a later call adds to it.
@@ -24,7 +26,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ from dlbricks.generator.machine.system import probe_system
 from dlbricks.generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_out
 from dlbricks.models import ModelSource, find_models
 from figures import parser, read, write
-from slower import PROCESSES, WAYS, injected_by, slowed
+from slower import PROCESSES, WAYS, logs_of, share_of, slowed
 
 _BATCH = 10
 _SMALL = ("squeezenet", "mobilenet_v2", "shufflenet", "minilm_l6", "levit_128", "resnet18")
@@ -68,7 +70,7 @@ def main() -> None:
     """Try, print and write."""
     arguments = parser(__doc__)
     arguments.add_argument("--models", nargs="+", default=_SMALL)
-    arguments.add_argument("--copies", type=Path, metavar="FOLDER", help="of copies, and how much slower they are")
+    arguments.add_argument("--copies", type=Path, metavar="FOLDER", help="of the models and their copies")
     arguments.add_argument("--shares", type=float, nargs="+", default=[0.0, 0.03], help="a repeated one is tried again")
     arguments.add_argument("--tries", type=int, default=5, help="of each copy beside each program")
     arguments.add_argument("--beside", nargs="+", choices=BESIDE, default=["quiet"])
@@ -94,18 +96,28 @@ def curve(options: argparse.Namespace) -> None:
     if found["cpu"] != cpu:
         raise SystemExit(f"{path} is of {found['cpu']}: give another --out")
     pairs = [*_pairs(options)]
+    logs: dict[Path, list[float]] = defaultdict(list)
+    mine: dict[Path, list[dict[str, Any]]] = defaultdict(list)
     for number, beside in itertools.product(range(options.tries), options.beside):
         with BESIDE[beside]():
-            for known, before, after in pairs:
-                row = {**known, "beside": beside, **_tried(before, after, options)}
+            for known, old, new in pairs:
+                row = {**known, "beside": beside, **_tried(*find_models([old, new]), options)}
+                mine[new].append(row)
                 found["rows"].append(row)
-                write(path, found, f"{number} {_told(row)}")
+                print(f"{number} {_told(row)}", flush=True)
+        for known, old, new in {pair[-1]: pair for pair in pairs}.values():  # a repeated share is one copy
+            share, error = 0.0, 0.0
+            if known["share"]:
+                logs[new] += logs_of(old, new, options.threads, PROCESSES)
+                share, error = share_of(logs[new])
+            for row in mine[new]:
+                row |= {"injected": share, "injected_error": error, "injected_processes": len(logs[new])}
+        write(path, found, f"{number} {beside}: {len(found['rows'])} rows")
 
 
-def _pairs(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], ModelSource, ModelSource]]:
-    """Return for each model and share what is known of the copy, the model and the copy, as files."""
+def _pairs(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], Path, Path]]:
+    """Return for each model and share what is known of the copy, the file of the model and that of the copy."""
     options.copies.mkdir(parents=True, exist_ok=True)
-    path = options.copies / "copies.json"
     for number, source in enumerate(find_models(options.models)):
         old = options.copies / f"{source.name}.onnx"
         if not old.exists():
@@ -113,25 +125,17 @@ def _pairs(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], ModelS
         for share in options.shares:
             way = [*WAYS][(number + round(100 * share)) % len(WAYS)] if share else ""
             new = options.copies / f"{source.name}-{way or 'equal'}-{share}-t{options.threads}.onnx"
-            known = read(path, {})
-            if new.name not in known:
-                injected = (0.0, 0.0)
-                if share:
-                    if not new.exists():
-                        slowed(old, new, way, share, options.threads)
-                    injected = injected_by(old, new, options.threads, PROCESSES)
-                else:
-                    new.write_bytes(old.read_bytes())
-                seen = {"model": source.name, "share": share, "way": way}
-                known[new.name] = {**seen, "injected": injected[0], "injected_error": injected[1]}
-                write(path, known, f"{new.name}: {injected[0]:+.2%} ± {injected[1]:.2%}")
-            yield (known[new.name], *find_models([old, new]))
+            if not share:
+                new.write_bytes(old.read_bytes())
+            elif not new.exists():
+                slowed(old, new, way, share, options.threads)
+            yield ({"model": source.name, "share": share, "way": way}, old, new)
 
 
 def _told(row: dict[str, Any]) -> str:
     low, high = row["ratio_ci95"] or (math.nan, math.nan)
     return (
-        f"{row['model']} {row['way']}, {row['beside']}: {row['injected']:+.2%} reads {row['ratio'] - 1:+.2%} "
+        f"{row['model']} {row['way']} {row['share']:.0%}, {row['beside']}: reads {row['ratio'] - 1:+.2%} "
         f"({low - 1:+.2%} to {high - 1:+.2%}), {row['verdict']}, {row['wall_s']:.0f} s"
     )
 

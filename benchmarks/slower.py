@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ _ELEMENTS = {"float": np.float32, "double": np.float64, "int64": np.int64, "int3
 _VISITS, _VISIT_NS = 16, 10_000_000
 """Visits of each file in a process that tells how much slower a copy is, and nanoseconds of one."""
 
-_FEW, PROCESSES = 8, 40
-"""Processes that tell how much slower a copy is, as many in each order of loading: for its steps, and for good."""
+_FEW, PROCESSES = 8, 12
+"""Processes that tell how much slower a copy is, as many in each order of loading: for its steps, and in a round."""
 
 _CLEAR = 0.25
 """Additional share that is so large that a few processes can measure it; smaller ones are proportions of its steps."""
@@ -72,12 +72,17 @@ WAYS = {"products": _products, "layers": _layers, "layout": _turns, "traffic": _
 """Ways to be slower: each returns nodes that compute ``more_<count>`` from ``more_number``."""
 
 
-def injected_by(old: Path, new: Path, threads: int, processes: int) -> tuple[float, float]:
-    """Return the additional share of a copy, and the standard error of it, from processes of their own."""
+def logs_of(old: Path, new: Path, threads: int, processes: int) -> list[float]:
+    """Return the logarithm of the ratio in each of so many processes."""
     logs = []
     for first in itertools.islice(itertools.cycle((0, 1)), processes):
         command = [sys.executable, __file__, str(old), str(new), str(threads), str(first)]
         logs.append(math.log(float(subprocess.check_output(command, text=True))))
+    return logs
+
+
+def share_of(logs: Sequence[float]) -> tuple[float, float]:
+    """Return the additional share of a copy, and the standard error of it."""
     return math.expm1(statistics.fmean(logs)), statistics.stdev(logs) / math.sqrt(len(logs))
 
 
@@ -87,10 +92,10 @@ def slowed(old: Path, new: Path, way: str, share: float, threads: int) -> None:
     while much < _CLEAR:
         steps = max(steps + 1, round(steps * min(8.0, 1.2 * _CLEAR / max(much, 1e-3))))
         _add(old, new, way, steps)
-        much = ratio(old, new, threads) - 1
-    much, _ = injected_by(old, new, threads, _FEW)
+        much, _ = share_of(logs_of(old, new, threads, 2))
+    much, _ = share_of(logs_of(old, new, threads, _FEW))
     _add(old, new, way, 1)
-    least, _ = injected_by(old, new, threads, _FEW)
+    least, _ = share_of(logs_of(old, new, threads, _FEW))
     _add(old, new, way, max(1, round(1 + (steps - 1) * (share - least) / (much - least))))
 
 
@@ -131,7 +136,11 @@ def ratio(old: str | Path, new: str | Path, threads: int, *, first: int = 0) -> 
     """
     clock = time.process_time_ns if threads == 1 else time.perf_counter_ns
     options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    if threads > 1:  # idle threads of another pool would spin against the one that runs
+        ort.set_global_thread_pool_sizes(threads, 1)
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
     paths = (new, old) if first else (old, new)
     sessions = [ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]) for path in paths]
     feeds = {}

@@ -22,6 +22,7 @@ import visit_analyses
 import visit_tables
 from calibrate import scatter
 from dlbricks.analyzer.comparison.difference import MINIMUM_EFFECT
+from dlbricks.db.samples.statistics import student
 from dlbricks.db.values import PROTOCOL
 from figures import RESULTS, number, percent, read, spread, table
 
@@ -256,13 +257,13 @@ def _power(folder: Path) -> str:
     rows = []
     for path, found in _curves(folder):
         place = f"[{found['threads']}, {found['cpu']}](../results/{path.relative_to(folder)})"
-        for kind in sorted({_kind(row) for row in found["rows"]}):
-            earlier, beside, effect, step = kind
-            tries = [row for row in found["rows"] if _kind(row) == kind]
+        counted = [row for row in found["rows"] if _counts(row)]
+        for kind in sorted({_kind(row) for row in counted}):
+            beside, effect, step = kind
+            tries = [row for row in counted if _kind(row) == kind]
             said = Counter(row["verdict"] for row in tries)
             injected = sorted(row["injected"] for row in tries)
             copy = f"{percent(injected[0])} to {percent(injected[-1])}" if step else "0"
-            copy += " (earlier rule)" if earlier else ""
             rows.append([
                 place, [*_BESIDE.values()][beside], f"{effect:.0%}", copy, len(tries),
                 *(said[verdict] for verdict in ("SLOWER", "FASTER", "SAME", "UNCLEAR")), _bias(tries),
@@ -282,14 +283,19 @@ def _curves(folder: Path) -> Iterator[tuple[Path, Result]]:
     return ((path, read(path)) for path in sorted(folder.rglob("power-t*.json")))
 
 
-_STEPS = (0.001, 0.025, 0.045)
+_STEPS = (0.001, 0.025, 0.045, 0.09)
 """Real differences at which a curve is cut."""
 
 
-def _kind(row: Result) -> tuple[bool, int, float, int]:
-    """Return whether a try is of the rule before, what ran beside it, the minimum effect, and its real difference."""
+def _kind(row: Result) -> tuple[int, float, int]:
+    """Return what ran beside a try, the minimum effect, and the step of its real difference."""
     step = sum(row["injected"] >= edge for edge in _STEPS)
-    return "ratios" not in row, [*_BESIDE].index(row["beside"]), row["minimum_effect"], step
+    return [*_BESIDE].index(row["beside"]), row["minimum_effect"], step
+
+
+def _counts(row: Result) -> bool:
+    """Return whether a try is by today's rule, with a difference that was measured in the same hour."""
+    return "ratios" in row and (not row["share"] or "injected_processes" in row)
 
 
 def _bias(tries: Sequence[Result]) -> str:
@@ -297,12 +303,12 @@ def _bias(tries: Sequence[Result]) -> str:
     apart = [row["ratio"] / (1 + row["injected"]) - 1 for row in tries]
     if len(apart) < 2:
         return ""
-    half = statistics.NormalDist().inv_cdf(0.975) * statistics.stdev(apart) / math.sqrt(len(apart))
+    half = student(len(apart) - 1) * statistics.stdev(apart) / math.sqrt(len(apart))
     return f"{statistics.fmean(apart):+.2%} ± {half:.2%}"
 
 
 def _held_share(tries: Iterable[Result]) -> float | None:
-    """Return the share of intervals that contain the real difference."""
+    """Return the share of intervals that contain the real difference, whose own error is not counted."""
     ends = [(row["ratio_ci95"], 1 + row["injected"]) for row in tries if row["ratio_ci95"] is not None]
     return statistics.fmean(low <= real <= high for (low, high), real in ends) if ends else None
 
@@ -552,7 +558,7 @@ def _of_gates(folder: Path) -> Iterable[Row]:
         if slower:
             right = sum(row["verdict"] == "SLOWER" for row in slower)
             tested = f"copies slower by {percent(min(row['injected'] for row in slower))} and more, likewise"
-            every = [row for row in found["rows"] if "ratios" in row and row["share"]]
+            every = [row for row in found["rows"] if _counts(row) and row["share"]]
             held = percent(_held_share(every))
             seen = f"{right} of {len(slower)}; {held} of the intervals of all {len(every)} tries hold"
             yield f"It calls a slower copy SLOWER, {where}", tested, seen
@@ -563,7 +569,7 @@ def _slower(rows: Iterable[Result]) -> list[Result]:
     return [
         row
         for row in rows
-        if "ratios" in row
+        if _counts(row)
         and row["minimum_effect"] == MINIMUM_EFFECT
         and row["injected"] + row["injected_error"] >= MINIMUM_EFFECT
     ]
@@ -571,7 +577,7 @@ def _slower(rows: Iterable[Result]) -> list[Result]:
 
 def _equal(rows: Iterable[Result]) -> list[Result]:
     """Return tries by today's rule of equal copies with the default minimum effect."""
-    return [row for row in rows if "ratios" in row and not row["share"] and row["minimum_effect"] == MINIMUM_EFFECT]
+    return [row for row in rows if _counts(row) and not row["share"] and row["minimum_effect"] == MINIMUM_EFFECT]
 
 
 def _gates_headline(folder: Path) -> str:
