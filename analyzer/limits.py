@@ -46,11 +46,13 @@ class Figure:
         value: Its value in the canonical unit; None if it was not measured.
         interval: Its 95 % interval; None if it has none.
         why: Why there is no value.
+        narrower: What makes the interval narrower.
     """
 
     value: float | None
     interval: tuple[float, float] | None = None
     why: str = "it was not measured"
+    narrower: str = "more visits narrow it (--budget)"
 
     @classmethod
     def scattering(cls, value: float | None, interval: tuple[float, float] | None) -> Figure:
@@ -68,7 +70,7 @@ class Figure:
         if alone is None:
             return cls(None)
         few = f"of {len(alone.seen.executions_ns)} executions too few are beyond it"
-        return cls(alone.quantile_ms(share), alone.quantile_ci95_ms(share), few)
+        return cls(alone.quantile_ms(share), alone.quantile_ci95_ms(share), few, "a quieter machine may narrow it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class Judgement:
         if interval is not None and math.isinf(interval[1]):
             within = ", of unknown interval"
         told = f"{self.name}: {self.limit.text}: {self.standing}: it is {value:.4g}{within}"
-        return f"{told}; more visits narrow it (--budget)" if self.standing is Standing.UNDECIDED else told
+        return f"{told}; {self.figure.narrower}" if self.standing is Standing.UNDECIDED else told
 
 
 def parse_limit(text: str, units: Mapping[str, str]) -> Limit:
