@@ -69,8 +69,8 @@ class Figure:
         """Return a percentile in ms of the single executions of a model that ran alone."""
         if alone is None:
             return cls(None)
-        few = f"of {len(alone.seen.executions_ns)} executions too few are beyond it"
-        return cls(alone.quantile_ms(share), alone.quantile_ci95_ms(share), few, "a quieter machine may narrow it")
+        value, interval = alone.quantile_ms(share), alone.quantile_ci95_ms(share)
+        return cls(value, interval, alone.too_few, "a quieter machine may narrow it")
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,11 @@ class Alone:
             return None
         return float(np.quantile(executions, share)) / 1e6
 
+    @property
+    def too_few(self) -> str:
+        """Why a quantile has no value."""
+        return f"of {len(self.seen.executions_ns)} executions too few are beyond it"
+
     def quantile_ci95_ms(self, share: float) -> tuple[float, float] | None:
         """Return the 95 % interval of a quantile, between two of the sorted executions; None as ``quantile_ms``.
 

@@ -274,7 +274,7 @@ def _too_few(report: MeasureReport) -> Iterator[str]:
         lacking = [percent for percent in (50, 95, 99) if row.alone and row.alone.quantile_ms(percent / 100) is None]
         if row.alone is not None and lacking:
             told = ", ".join(f"p{percent}" for percent in lacking)
-            yield f"{row.name}: no {told}: of {len(row.alone.seen.executions_ns)} executions too few are beyond it"
+            yield f"{row.name}: no {told}: {row.alone.too_few}"
 
 
 _NEXT = "next: dlbricks report MODEL, with the same options, shows where the time goes and what to change"
