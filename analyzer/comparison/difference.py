@@ -29,6 +29,7 @@ import numpy.typing as npt
 from ...constructor.uncertainty.pairing import ratio_spread, trimmed
 from ...db.samples.statistics import student
 from ...errors import UsageError
+from ...generator.measurement.trial import Trial
 
 MINIMUM_EFFECT = 0.03
 """Relative difference below which latencies count as the same, where nothing else is asked for: about what is resolved
@@ -225,3 +226,8 @@ def paired(
     half_ms = student(degrees) * float(levels_ms.std(ddof=1)) / math.sqrt(levels_ms.size)
     after_ms = ours * seen.ratio
     return Levels(ours, after_ms, seen, (after_ms - half_ms, after_ms + half_ms), tuple(np.exp(ratios).tolist()))
+
+
+def trial_levels(trial: Trial, *, looks: float = 1.0, by_order: bool = False) -> Levels:
+    """Return both latencies of a measurable trial and their ratio; arguments as of ``paired``."""
+    return paired(trial.before_ns, trial.after_ns, looks=looks, by_order=by_order, second_first=trial.second_first)

@@ -35,9 +35,9 @@ from .difference import (
     Levels,
     Relation,
     check_minimum_effect,
-    paired,
     relation,
     seen_from,
+    trial_levels,
 )
 
 FEWEST, MOST = 4, 12
@@ -324,7 +324,7 @@ def levels_of(trial: Trial | DlbricksError) -> Levels | None:
     """Return latencies and ratio of a trial; None if it failed, or took no time that could be measured."""
     if isinstance(trial, DlbricksError) or not trial.measurable:
         return None
-    return paired(trial.before_ns, trial.after_ns, second_first=trial.second_first)
+    return trial_levels(trial)
 
 
 def judged(trial: Trial, minimum_effect: float) -> tuple[Levels, float, Relation]:
@@ -337,9 +337,7 @@ def judged(trial: Trial, minimum_effect: float) -> tuple[Levels, float, Relation
     if not trial.measurable:
         return Levels(math.nan, math.nan, Difference(math.nan, (0.0, math.inf), 1.0)), math.inf, Relation.UNCLEAR
     count = len(trial.before_ns)
-    levels = paired(
-        trial.before_ns, trial.after_ns, looks=_LOOKS, by_order=count >= FEWEST, second_first=trial.second_first
-    )
+    levels = trial_levels(trial, looks=_LOOKS, by_order=count >= FEWEST)
     if count < FEWEST:
         undecided = replace(levels.difference, ci95=(0.0, math.inf), p=1.0)
         return replace(levels, difference=undecided), math.inf, Relation.UNCLEAR

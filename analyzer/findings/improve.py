@@ -34,7 +34,7 @@ from ...generator.network.export import as_file, refuse_itself, write_file
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource, require_inputs
 from ...tabular import Records, Tabular, fields, record_of
-from ..comparison.difference import FEWEST_PROCESSES, paired
+from ..comparison.difference import FEWEST_PROCESSES, trial_levels
 from ..rewriting.copies import CopiedOutput
 from ..rewriting.process import Searching
 from ..rewriting.search import Found, SearchRequest, Step, shorter_path, step_path
@@ -474,7 +474,7 @@ class _Bench:
 def _judged(trial: Trial | None, fewest: int) -> Proven | None:
     if trial is None or len(trial.before_ns) < fewest or not trial.measurable:
         return None
-    levels = paired(trial.before_ns, trial.after_ns, looks=_LOOKS, second_first=trial.second_first)
+    levels = trial_levels(trial, looks=_LOOKS)
     low, high = levels.difference.ci95
     return Proven(levels.before_ms, levels.after_ms, 1 - levels.difference.ratio, (1 - high, 1 - low))
 

@@ -20,7 +20,7 @@ from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of
 from ...generator.network.export import as_file
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource
-from ..comparison.difference import paired
+from ..comparison.difference import trial_levels
 from .finding import LATE, MANUAL, UNABLE, Finding, Proof, Remedy
 
 _SAME = 1e-5
@@ -29,7 +29,7 @@ _SAME = 1e-5
 
 def proof_of(trial: Trial) -> Proof:
     """Return the result of a trial: the means of both models, and the saving with its interval."""
-    seen = paired(trial.before_ns, trial.after_ns, second_first=trial.second_first)
+    seen = trial_levels(trial)
     low, high = seen.difference.ci95
     return Proof(
         before_ms=seen.before_ms,
@@ -56,7 +56,7 @@ def _loses(trial: Trial, *, least: float) -> bool:
     """Return True if all of the interval saves too little after enough visits: a second process is unnecessary."""
     if trial.visits < MIN_SAMPLES or not trial.measurable:
         return False
-    low, _ = paired(trial.before_ns, trial.after_ns, second_first=trial.second_first).difference.ci95
+    low, _ = trial_levels(trial).difference.ci95
     return low > 1 - least
 
 
