@@ -107,10 +107,14 @@ class TaskMember:
         return "" if self.identity.variant in BOUNDARY else self.identity.variant
 
     @property
+    def loaded_bytes(self) -> int:
+        """Estimate of the memory of its weights: a runtime keeps a packed copy of weights, but not of a table."""
+        return self.weight_bytes + min(self.weight_bytes, self.read_bytes or self.weight_bytes)
+
+    @property
     def size_bytes(self) -> int:
-        """Estimate of its memory in the worker: a runtime keeps a packed copy of weights, but not of a table."""
-        packed_bytes = min(self.weight_bytes, self.read_bytes or self.weight_bytes)
-        return self.weight_bytes + packed_bytes + self.live_bytes
+        """Estimate of its memory in the worker."""
+        return self.loaded_bytes + self.live_bytes
 
     @property
     def in_parts(self) -> bool:
@@ -176,8 +180,8 @@ class MeasurementTask:
 
     @property
     def size_bytes(self) -> int:
-        """Estimate of its memory in the worker."""
-        return sum(member.size_bytes for member in self.members)
+        """Estimate of its memory in the worker; each copy of a brick has weights of its own."""
+        return sum(self.copies.get(member.id, 1) * member.loaded_bytes + member.live_bytes for member in self.members)
 
     def ordered(self, seed: str) -> list[TaskMember]:
         """Return the bricks by size of inputs and outputs, ascending or descending, with small random shifts.
@@ -372,7 +376,7 @@ def plan_groups(
             footprint class gets the class nearest to its own footprint.
         place: Place of all tasks.
         memory_bytes: Most memory of a group.
-        beside: Members that are visited with the first group.
+        beside: Members without a footprint class that are visited with the first group.
     """
     by_class: dict[int, dict[str, list[TaskMember]]] = {}
     for item in bricks:
@@ -395,33 +399,43 @@ def plan_groups(
         ]
     groups: list[_GroupDraft] = []
     for footprint, class_models in sorted(classes.items()):
-        groups += _with_models(_chained(class_models, members), members, footprint, memory_bytes, most_models)
-    placed = {item.id for group in groups for item in group.items}
+        chained = _chained(class_models, members)
+        groups += _with_models(chained, members, footprint, place, memory_bytes=memory_bytes, most_models=most_models)
+    placed = {item.id for group in groups for task in group.tasks for item in task.members}
     for _, keys in sorted(by_class.items()):
         rest = [item for items in keys.values() for item in items if item.id not in placed]
-        groups += _chunks(rest, memory_bytes)
+        groups += _chunks(rest, place, memory_bytes)
     drafts = _beside(groups, loose, memory_bytes, most_models)
     if drafts:
-        drafts[0].items += beside
+        drafts[0].tasks += (single(item, place) for item in beside)
     return tuple(draft.group(str(number), place) for number, draft in enumerate(drafts))
 
 
 @dataclass(slots=True, eq=False)
 class _GroupDraft:
-    """A group under construction: its whole models, and its other members."""
+    """A group under construction: packs, bricks that run alone, and whole models."""
 
-    items: list[TaskMember]
+    tasks: list[MeasurementTask]
     models: list[TaskMember]
+
+    @classmethod
+    def of(cls, items: Collection[TaskMember], models: Sequence[TaskMember], place: Place) -> _GroupDraft:
+        """Return a group of bricks and models; bricks with a footprint class are packed."""
+        packs = _packs_of([item for item in items if item.footprint], place)
+        return cls([*packs, *(single(item, place) for item in items if not item.footprint)], [*models])
 
     @property
     def size_bytes(self) -> int:
         """Estimate of its memory in the worker."""
-        return sum(item.size_bytes for item in (*self.items, *self.models))
+        return sum(task.size_bytes for task in self.tasks) + sum(model.size_bytes for model in self.models)
 
     def group(self, name: str, place: Place) -> Group:
-        packs = _packs_of([item for item in self.items if item.footprint], name, place)
-        singles = [single(item, place) for item in (*self.items, *self.models) if not item.footprint]
-        return Group((*packs, *singles), frozenset(model.id for model in self.models))
+        tasks = [
+            replace(task, id=f"{name}.{number}") if task.packed else task for number, task in enumerate(self.tasks)
+        ]
+        return Group(
+            (*tasks, *(single(model, place) for model in self.models)), frozenset(model.id for model in self.models)
+        )
 
 
 def _class_of(
@@ -457,6 +471,8 @@ def _with_models(
     models: Iterable[TaskMember],
     members: Mapping[str, Sequence[TaskMember]],
     footprint: int,
+    place: Place,
+    *,
     memory_bytes: int,
     most_models: int,
 ) -> list[_GroupDraft]:
@@ -464,34 +480,34 @@ def _with_models(
     groups: list[_GroupDraft] = []
     group_bricks: dict[str, TaskMember] = {}
     for model in models:
-        added = {item.id: item for item in members[model.key] if item.id not in group_bricks}
-        group = groups[-1] if groups else None
-        size = model.size_bytes + sum(item.size_bytes for item in added.values())
-        full = group is None or (
-            sum(item.read_bytes for item in group_bricks.values()) >= footprint
-            or len(group.models) >= most_models
-            or group.size_bytes + size > memory_bytes
+        own = {item.id: item for item in members[model.key]}
+        full = (
+            not groups
+            or sum(item.read_bytes for item in group_bricks.values()) >= footprint
+            or len(groups[-1].models) >= most_models
         )
-        if full or group is None:
-            group_bricks = {item.id: item for item in members[model.key]}
-            groups.append(_GroupDraft(list(group_bricks.values()), [model]))
+        if not full:
+            together = _GroupDraft.of({**group_bricks, **own}.values(), [*groups[-1].models, model], place)
+            full = together.size_bytes > memory_bytes
+        if full:
+            group_bricks = own
+            groups.append(_GroupDraft.of(own.values(), [model], place))
         else:
-            group_bricks |= added
-            group.items += added.values()
-            group.models.append(model)
+            group_bricks |= own
+            groups[-1] = together
     return groups
 
 
-def _chunks(items: Sequence[TaskMember], memory_bytes: int) -> list[_GroupDraft]:
-    """Return as few groups as memory allows."""
+def _chunks(items: Collection[TaskMember], place: Place, memory_bytes: int) -> list[_GroupDraft]:
+    """Return as few groups as memory allows; a pack stays whole."""
     groups: list[_GroupDraft] = []
     size_bytes = 0
-    for item in items:
-        if not groups or size_bytes + item.size_bytes > memory_bytes:
+    for task in _GroupDraft.of(items, (), place).tasks:
+        if not groups or size_bytes + task.size_bytes > memory_bytes:
             groups.append(_GroupDraft([], []))
             size_bytes = 0
-        groups[-1].items.append(item)
-        size_bytes += item.size_bytes
+        groups[-1].tasks.append(task)
+        size_bytes += task.size_bytes
     return groups
 
 
@@ -512,8 +528,8 @@ def _beside(
     return groups
 
 
-def _packs_of(items: Sequence[TaskMember], name: str, place: Place) -> list[MeasurementTask]:
-    """Return packs of about the footprint of their class each; their ids begin with the name."""
+def _packs_of(items: Sequence[TaskMember], place: Place) -> list[MeasurementTask]:
+    """Return packs of about the footprint of their class each, without ids."""
     packs: list[MeasurementTask] = []
     kinds: dict[tuple[int, str, bool], list[TaskMember]] = {}
     for item in items:
@@ -531,9 +547,7 @@ def _packs_of(items: Sequence[TaskMember], name: str, place: Place) -> list[Meas
             last = [*parts[-2], *parts[-1]]
             if _touched(last) <= _ROOM * footprint and len(last) <= _MOST_MEMBERS:
                 parts[-2:] = [last]
-        for part in parts:
-            pack = MeasurementTask(f"{name}.{len(packs)}", place, tuple(part), packed=True)
-            packs.append(_filled(pack, footprint))
+        packs += (_filled(MeasurementTask("", place, tuple(part), packed=True), footprint) for part in parts)
     return packs
 
 

@@ -68,7 +68,7 @@ class Part:
         self.models = [one for one in unique.values() if one.id in group.anchors]
         self.items = [one for one in unique.values() if one.id not in group.anchors]
         self.packs = [task for task in group.tasks if task.packed]
-        self.size_bytes = sum(one.size_bytes for one in unique.values())
+        self.size_bytes = sum(task.size_bytes for task in group.tasks)
 
 
 def packs_of(items: Sequence[TaskMember]) -> list[MeasurementTask]:
@@ -135,11 +135,19 @@ def test_a_model_stands_beside_all_its_bricks_of_one_class(situation, memory_byt
 
 
 @given(situations(), st.sampled_from([30 * MIB, 200 * MIB]))
-def test_groups_keep_within_the_memory_unless_a_model_or_an_item_alone_does_not(situation, memory_bytes):
+def test_groups_keep_within_the_memory_unless_a_model_or_a_pack_alone_does_not(situation, memory_bytes):
     items, models, holds = situation
 
     for group in grouped(items, models, holds, memory_bytes=memory_bytes):
-        assert group.size_bytes <= memory_bytes or len(group.models) == 1 or len([*group.items, *group.models]) == 1
+        assert group.size_bytes <= memory_bytes or len(group.models) == 1 or len([*group.packs, *group.models]) == 1
+
+
+def test_each_copy_of_a_brick_has_weights_of_its_own_in_memory():
+    (pack,) = packs_of([brick("a", 2 * MIB, live=5)])
+
+    (copies,) = pack.copies.values()
+    assert copies > 2
+    assert pack.size_bytes == copies * 2 * 2 * MIB + 5
 
 
 def test_a_model_is_visited_beside_the_bricks_of_the_class_that_is_nearest_to_its_own():
