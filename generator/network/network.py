@@ -43,12 +43,13 @@ def shared_buffers(graph: onnx.GraphProto) -> dict[str, str]:
     inputs, outputs = _shapes(graph.input), _shapes(graph.output)
     return {
         present: past
-        for past, present in _caches(graph)
+        for past, present in extended_caches(graph)
         if past in inputs and present in outputs and inputs[past] == outputs[present]
     }
 
 
-def _caches(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
+def extended_caches(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
+    """Yield what operators that may extend a cache in place read of it, and what they write."""
     for node in graph.node:
         row = operator_of(node)
         for read, written in row.caches if Trait.IN_PLACE in row.traits else ():

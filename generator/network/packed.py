@@ -33,7 +33,7 @@ from ...bricks.operators import Trait, having
 from ...errors import BackendError
 from ...models.skeleton import hide_future, hides_future
 from ...models.subgraphs import all_nodes, bodies, plain_domain, reads
-from .network import Network, add_copy, add_value, distinct, shared_buffers
+from .network import Network, add_copy, add_value, distinct, extended_caches, shared_buffers
 
 # Versions of operator sets at which operators mean the same: networks that share one can be put into one network.
 
@@ -118,12 +118,16 @@ class PackedBrick:
 
     @property
     def given(self) -> Collection[str]:
-        """Inputs that nothing writes before they are read."""
+        """Inputs that nothing writes before they are read.
+
+        A cache is one: a runtime would write its extension into the memory of a value that nothing else reads.
+        """
+        caches = {past for network in self.networks for past, _ in extended_caches(network.brick.graph)}
         if self.boundary not in {GIVEN, BOTH}:
-            return ()
+            return caches
         made = {name for network in self.networks for name in network.outputs}
         feeds = {name: array for network in self.networks for name, array in network.feeds.items()}
-        return {name for name, array in feeds.items() if array.nbytes >= LARGE_BYTES and name not in made}
+        return caches | {name for name, array in feeds.items() if array.nbytes >= LARGE_BYTES and name not in made}
 
     @property
     def kept(self) -> Mapping[str, onnx.ValueInfoProto]:

@@ -285,6 +285,30 @@ def test_at_a_models_boundary_nothing_writes_large_inputs_and_large_outputs_stay
     assert sorted(profile(packed, 2).names) == sorted(node.name for node in graph.node)
 
 
+GROUPED = """
+<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]>
+g (float[1,1,64] q, float[1,1,31,16] key, float[1,1,31,16] value, int32[1] last, int32 total)
+    => (float[1,1,32] y, float[1,1,32,16] keys, float[1,1,32,16] values)
+{
+    y, keys, values = com.microsoft.GroupQueryAttention<num_heads: int = 2, kv_num_heads: int = 1>(
+        q, , , key, value, last, total
+    )
+}
+"""
+
+
+def test_a_cache_is_not_written_before_since_the_runtime_would_extend_it_in_its_own_memory():
+    """ONNX Runtime takes a longer cache to be as long, and writes it over one that it may overwrite."""
+    brick = synthetic_network(onnx.parser.parse_model(GROUPED))
+
+    packed = pack([PackedBrick(brick, copies=2)])
+
+    written = {node.output[0] for node in packed.network.model.graph.node if node.op_type == "Expand"}
+    assert written == {"0.0/q", "0.1/q"}
+    assert len(packed.network.feeds["0.0/key"]) == 1
+    assert len(profile(packed, 2).names) == len(packed.network.model.graph.node)
+
+
 def test_several_threads_write_together_what_one_would_write(skeleton_of):
     graph = "(float[8,40] x, float[40] row) => (float[8,40] y, float[40] z) {y = Add(x, row) z = Neg(row)}"
     network = synthetic_network(skeleton_of(graph))
