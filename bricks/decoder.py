@@ -24,6 +24,7 @@ from ..models.runnable import load_open
 from ..models.skeleton import is_weight
 from ..models.subgraphs import attribute_of, attributes_of, bodies, is_standard
 from . import operators
+from .costs.result_types import grouped_head_size
 from .encoding import element_name
 from .layer import ELEMENT_BITS
 from .operators import Kind, Trait, operator_of
@@ -66,6 +67,8 @@ _NAMES: tuple[tuple[re.Pattern[str], InputRole], ...] = tuple(
 """Roles by name; the first match counts."""
 
 _INTEGERS = frozenset({TensorProto.INT32, TensorProto.INT64})
+
+_GROUPED = "GroupQueryAttention"
 
 OPTION = "--input"
 """The option that tells a role."""
@@ -261,11 +264,18 @@ class _Reading:
             for value in model.graph.input
             if is_weight(value)
         }
+        self._columns = {
+            value.name: int(dims[-1].dim_value)
+            for value in model.graph.value_info
+            if (dims := value.type.tensor_type.shape.dim)
+        }
         self._branches: list[str] = []
         self._readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
         for node in self._nodes(model.graph):
             for slot, value in enumerate(node.input):
                 self._readers[value].append((node, slot))
+            if "N" in (attributes := attributes_of(node)) and node.output:
+                self._columns.setdefault(node.output[0], int(attributes["N"]))
 
     def _nodes(self, graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
         for node in graph.node:
@@ -306,11 +316,21 @@ class _Reading:
         shared = all(self._in_place(entry) for entry in entries if entry.role is InputRole.CACHE)
         self._require_free(entries)
         decoder = Decoder(
-            self._name, entries, logits, self._vocabulary, tuple(self._branches), shared, dict(self._dims),
-            self._weight_bytes, self._most_positions(entries),
+            self._name, entries, logits, self._vocabulary, tuple(self._branches), shared,
+            {**self._head_sizes(entries), **self._dims}, self._weight_bytes, self._most_positions(entries),
         )  # fmt: skip
         decoder.dims(batch=self._batch(entries), new=3, past=5)  # every open axis is known, and none counts two things
         return decoder
+
+    def _head_sizes(self, entries: Sequence[DecoderInput]) -> dict[str, int]:
+        """Return the sizes of open last axes of caches: the operator that reads a cache divides columns by heads."""
+        sizes: dict[str, set[int]] = defaultdict(set)
+        for entry in entries:
+            if entry.role is InputRole.CACHE and entry.shape[-1] is None and entry.axis != len(entry.shape) - 1:
+                for node, _ in self._readers[entry.name]:
+                    columns = self._columns.get(node.input[0]) if node.op_type == _GROUPED else None
+                    sizes[entry.labels[-1]] |= {grouped_head_size(node, columns)} if columns else set()
+        return {label: next(iter(found)) for label, found in sizes.items() if len(found) == 1}
 
     def _most_positions(self, entries: Sequence[DecoderInput]) -> int | None:
         """Return the rows of the shortest table that positions select from."""
@@ -544,7 +564,7 @@ class _Reading:
 
 def _angles(node: onnx.NodeProto) -> tuple[int, ...]:
     """Return the slot of a table of angles, with a row per position."""
-    slots = {"GroupQueryAttention": 7, "RotaryEmbedding": 2 if node.domain else 1}
+    slots = {_GROUPED: 7, "RotaryEmbedding": 2 if node.domain else 1}
     slot = slots.get(node.op_type, len(node.input))
     return (slot,) if slot < len(node.input) else ()
 

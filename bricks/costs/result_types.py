@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import onnx
 
+from ...models.subgraphs import attributes_of
 from ..layer import ELEMENT_BITS, TensorType
 from .costed_node import CostedNode, UnknownCostError
 
@@ -123,6 +125,18 @@ def multi_head_attention(call: CostedNode) -> list[TensorType | None]:
     ]
 
 
+def grouped_head_size(node: onnx.NodeProto, columns: int) -> int:
+    """Return the size of a head of GroupQueryAttention.
+
+    Args:
+        node: The operator.
+        columns: Size of the last axis of its first operand: of queries, or of queries, keys and values together.
+    """
+    attributes = attributes_of(node)
+    heads, kv_heads = int(attributes["num_heads"]), int(attributes["kv_num_heads"])
+    return columns // (heads if len(node.input) > 1 and node.input[1] else heads + 2 * kv_heads)
+
+
 def group_query_attention(call: CostedNode) -> list[TensorType | None]:
     """Return the types of GroupQueryAttention's result ``[B, S, H d]``, and of both caches ``[B, Hkv, L, d]``.
 
@@ -133,8 +147,8 @@ def group_query_attention(call: CostedNode) -> list[TensorType | None]:
     heads, kv_heads = int(call.require("num_heads")), int(call.require("kv_num_heads"))
     if len(query.shape) != 3:
         raise UnknownCostError(f"{call.node.op_type} of {list(query.shape)}")
-    batch, queries, packed = query.shape
-    width = packed // (heads if call.has(1) else heads + 2 * kv_heads)
+    batch, queries, columns = query.shape
+    width = grouped_head_size(call.node, columns)
     result = TensorType(query.dtype, (batch, queries, heads * width))
     total = call.values(_TOTAL) if call.has(_TOTAL) else None
     if not total:

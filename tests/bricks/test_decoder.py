@@ -62,10 +62,12 @@ def input_named(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
         (built(), {"input_ids": "tokens", "attention_mask": "mask"} | CACHE, SIZES | {"total_sequence_length": 8}),
         (built(bits=4), {"input_ids": "tokens", "attention_mask": "mask"} | CACHE,
          SIZES | {"total_sequence_length": 8}),
+        (built(bits=4, packed=True), {"input_ids": "tokens", "attention_mask": "mask"} | CACHE,
+         SIZES | {"total_sequence_length": 8, "kv_cache_dim": SIZE}),
         (built(shared=True), {"input_ids": "tokens", "attention_mask": "mask"} | CACHE,
          SIZES | {"total_sequence_length": 8, "past_sequence_length": 8}),
     ],
-    ids=["one file", "symbols", "no names", "merged", "builder", "four bits", "one buffer"],
+    ids=["one file", "symbols", "no names", "merged", "builder", "four bits", "size of a head", "one buffer"],
 )  # fmt: skip
 def test_files_are_understood_without_options(read: Read, model, found, sizes) -> None:
     decoder = read(model)

@@ -147,7 +147,9 @@ def merged(layers: int = 1) -> onnx.ModelProto:
     return model(draft, [*inputs, value("use_cache_branch", TensorProto.BOOL, 1)], outputs)
 
 
-def built(layers: int = 1, *, bits: int = 0, block: int = 16, shared: bool = False) -> onnx.ModelProto:
+def built(
+    layers: int = 1, *, bits: int = 0, block: int = 16, shared: bool = False, packed: bool = False
+) -> onnx.ModelProto:
     """A decoder as onnxruntime-genai's builder writes it: its operators, and no positions among its inputs.
 
     Args:
@@ -155,6 +157,7 @@ def built(layers: int = 1, *, bits: int = 0, block: int = 16, shared: bool = Fal
         bits: Bits of the weights; 0: float32.
         block: Weights that share a scale.
         shared: Past and present are one buffer.
+        packed: One product makes queries, keys and values; the size of a head has a name in caches.
     """
     draft = Draft(layers)
     kv_heads = HEADS // 2
@@ -180,15 +183,16 @@ def built(layers: int = 1, *, bits: int = 0, block: int = 16, shared: bool = Fal
     draft.fixed("sines", np.sin(angles).astype(np.float32))
     y = draft.op("SimplifiedLayerNormalization", x, draft.weight("scale", WIDTH), axis=-1, epsilon=1e-6, stash_type=1)
     for layer in range(layers):
-        q, k, v = (
-            product(y, f"w_{part}{layer}", WIDTH, size)
-            for part, size in (("query", WIDTH), ("key", kv_heads * SIZE), ("value", kv_heads * SIZE))
-        )
+        sizes = {"query": WIDTH, "key": kv_heads * SIZE, "value": kv_heads * SIZE}
+        if packed:
+            operands = [product(y, f"w_packed{layer}", WIDTH, sum(sizes.values())), "", ""]
+        else:
+            operands = [product(y, f"w_{part}{layer}", WIDTH, size) for part, size in sizes.items()]
         pasts = [f"past_key_values.{layer}.{part}" for part in PARTS]
         mixed = f"mixed{layer}"
         draft.nodes.append(
             helper.make_node(
-                "GroupQueryAttention", [q, k, v, *pasts, last, total, "cosines", "sines"],
+                "GroupQueryAttention", [*operands, *pasts, last, total, "cosines", "sines"],
                 [mixed, *(f"present.{layer}.{part}" for part in PARTS)],
                 domain=MICROSOFT, name=f"attention{layer}", num_heads=HEADS, kv_num_heads=kv_heads, do_rotary=1,
             )
@@ -202,15 +206,15 @@ def built(layers: int = 1, *, bits: int = 0, block: int = 16, shared: bool = Fal
             )
         )  # fmt: skip
     draft.op("MatMul", y, draft.weight("head", WIDTH, VOCABULARY), into="logits")
-    length = "past_sequence_length"
+    length, head = "past_sequence_length", "kv_cache_dim" if packed else SIZE
     inputs = [
         value("input_ids", INT64, "batch_size", "sequence_length"),
         value("attention_mask", INT64, "batch_size", "total_sequence_length"),
-        *caches(layers, "past_key_values", "batch_size", kv_heads, length, SIZE),
+        *caches(layers, "past_key_values", "batch_size", kv_heads, length, head),
     ]
     present = length if shared else "total_sequence_length"
     outputs = [
         value("logits", FLOAT, "batch_size", "sequence_length", VOCABULARY),
-        *caches(layers, "present", "batch_size", kv_heads, present, SIZE),
+        *caches(layers, "present", "batch_size", kv_heads, present, head),
     ]
     return model(draft, inputs, outputs)

@@ -148,7 +148,11 @@ def test_the_answer_has_tests_memory_and_what_the_inputs_were_taken_for(
     assert render(answer, "csv").splitlines()[0].startswith("prompt_model,step_model,batch,prompt,new,ttft_ms")
 
 
-@pytest.mark.parametrize("model", [merged(1), built(1, bits=4, shared=True)], ids=["merged", "builder"])
+@pytest.mark.parametrize(
+    "model",
+    [merged(1), built(1, bits=4, packed=True), built(1, bits=4, shared=True)],
+    ids=["merged", "builder", "one buffer"],
+)
 def test_other_files_are_timed_without_options(tmp_path: Path, model: onnx.ModelProto) -> None:
     source = source_of(tmp_path / "decoder.onnx", model)
     with Store.open("sqlite://") as store:
