@@ -7,7 +7,8 @@ weights; products of queries and keys). A model's latency is too, except for eff
 
 Between two measured lengths the latency is f times the ratio of measured latency to f, interpolated along the logarithm
 of the length. At measured lengths it equals the measurement. The error comes from leaving each inner length out and
-predicting it from the others, with a gap twice as wide. There is no extrapolation beyond the measured lengths.
+predicting it from the others, with a gap twice as wide. As that of any interpolation it is largest in the middle of a
+gap and vanishes at its ends: with the square of the distances. There is no extrapolation beyond the measured lengths.
 """
 
 from __future__ import annotations
@@ -83,14 +84,14 @@ class Interpolation:
     left_out: tuple[LeftOut, ...]
 
 
-def error_of(left_out: Sequence[LeftOut]) -> float | None:
+def error_of(errors: Sequence[float]) -> float | None:
     """Return the relative half-width of the interpolation error; None without omitted lengths.
 
     It is Student's t times the root mean square of the errors of the omitted lengths, so few lengths make it wide.
     """
-    if not left_out:
+    if not errors:
         return None
-    return student(len(left_out)) * math.sqrt(math.fsum(size.error**2 for size in left_out) / len(left_out))
+    return student(len(errors)) * math.sqrt(math.fsum(error**2 for error in errors) / len(errors))
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Curve:
         if index in {0, len(self.points)}:
             return None
         ms = _between(self.points, self._shape, index, length)
-        return Point(length, ms, self._interval(ms, self.points[index - 1 : index + 1]), interpolated=True)
+        return Point(length, ms, self._interval(ms, index, length), interpolated=True)
 
     @cached_property
     def left_out(self) -> tuple[LeftOut, ...]:
@@ -131,22 +132,33 @@ class Curve:
 
     @cached_property
     def error(self) -> float | None:
-        """Relative half-width of interpolated latencies; None with fewer than three lengths."""
-        return error_of(self.left_out)
+        """Relative half-width in the middle between two lengths; None with fewer than three lengths."""
+        inner = zip(self.left_out, self.points, self.points[2:], strict=False)
+        return error_of([omitted.error / _middling(low, omitted.length, high) for omitted, low, high in inner])
 
     @cached_property
     def _shape(self) -> tuple[float, ...]:
         return _fitted(self.points)
 
-    def _interval(self, ms: float, neighbours: Sequence[Point]) -> Interval | None:
+    def _interval(self, ms: float, index: int, length: int) -> Interval | None:
         """Return the interval from the neighbours' intervals and the interpolation error, taken as independent."""
         if self.error is None:
             return None
-        halves = [
-            (high - low) / 2 / point.ms for point in neighbours if point.ci95_ms for low, high in (point.ci95_ms,)
-        ]
-        half = ms * math.hypot(self.error, max(halves, default=0.0))
+        low, high = self.points[index - 1 : index + 1]
+        halves = [(point.ci95_ms[1] - point.ci95_ms[0]) / 2 / point.ms for point in (low, high) if point.ci95_ms]
+        half = ms * math.hypot(self.error * _middling(low, length, high), max(halves, default=0.0))
         return max(0.0, ms - half), ms + half
+
+
+def _share(low: Point, length: int, high: Point) -> float:
+    """Return how far a length is from one point to the next, along the logarithm."""
+    return math.log(length / low.length) / math.log(high.length / low.length)
+
+
+def _middling(low: Point, length: int, high: Point) -> float:
+    """Return the error of an interpolation as a share of that in the middle."""
+    share = _share(low, length, high)
+    return 4 * share * (1 - share)
 
 
 def _fitted(points: Sequence[Point]) -> tuple[float, ...]:
@@ -167,6 +179,6 @@ def _value(shape: Sequence[float], length: int) -> float:
 def _between(points: Sequence[Point], shape: Sequence[float], index: int, length: int) -> float:
     """Return the latency at a length between the points ``index - 1`` and ``index``."""
     low, high = points[index - 1], points[index]
-    share = math.log(length / low.length) / math.log(high.length / low.length)
+    share = _share(low, length, high)
     ratios = [point.ms / _value(shape, point.length) for point in (low, high)]
     return _value(shape, length) * (ratios[0] * (1.0 - share) + ratios[1] * share)

@@ -194,7 +194,7 @@ def read_between(target: Sized, others: Sequence[Sized], dimension: str, evidenc
         measured=tuple(sorted(sizes)),
         bricks=len({read.key for read in every}),
         share=math.fsum(read.ms for read in reads) / whole if whole else 0.0,
-        error=error_of(left_out) if reads else 0.0,
+        error=error_of([size.error for size in left_out]) if reads else 0.0,
         left_out=left_out,
     )
     return replace(evidence, interpolated={**evidence.interpolated, target.model.own.key: interpolation})

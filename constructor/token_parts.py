@@ -93,10 +93,10 @@ def parts_of(graph: ModelGraph, caches: Collection[str], logits: str) -> Mapping
         if layer.op_type in named(Kind.MEASURE) or (reads and sizes.issuperset(reads)):
             homes[index] = SHAPES
             sizes.update(layer.outputs)
-        elif _multiplies_weights(layer):
+        elif layer.op_type not in named(Kind.ATTENTION) and _multiplies_weights(layer):
             homes[index] = WEIGHTS
         elif not cached.isdisjoint(reads):
-            homes[index] = ATTENTION
+            homes[index] = ATTENTION  # fused, it may read tables of angles as weights
             cached.update(layer.outputs)
         else:
             homes[index] = OTHERS

@@ -187,7 +187,7 @@ def _trust(curve: Curve) -> str:
     worst = max(abs(point.error) for point in curve.left_out)
     return (
         f"each of {counted(len(curve.left_out), 'length')} left out is read from the others within {worst:.1%}; "
-        f"interpolated figures are ± {curve.error:.1%} by that"
+        f"figures in the middle between two are ± {curve.error:.1%} by that"
     )
 
 

@@ -54,6 +54,20 @@ def test_points_that_are_left_out_make_the_interval() -> None:
     assert rough.error > max(abs(one.error) for one in rough.left_out)
 
 
+def test_the_error_between_two_lengths_vanishes_at_both() -> None:
+    read = curve(40.0, 1.3, scatter=0.05)
+    halves = []
+    for length in (257, 270, 362, 500, 511):  # the middle of 256 and 512 along the logarithm is 362
+        point = read.at(length)
+        assert point is not None
+        assert point.ci95_ms is not None
+        halves.append((point.ci95_ms[1] - point.ci95_ms[0]) / 2 / point.ms)
+
+    assert halves[2] == pytest.approx(read.error, rel=1e-3)
+    assert halves[0] < halves[1] < halves[2] > halves[3] > halves[4]
+    assert max(halves[0], halves[4]) < 0.05 * halves[2]
+
+
 def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     inside = []
     for seed in range(200):

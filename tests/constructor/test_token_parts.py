@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx
 import onnx.parser
 import pytest
-from decoders import one_file
+from decoders import built, one_file
 from dlbricks.bricks.decomposition import alone
 from dlbricks.bricks.graph.model_graph import build_graph
 from dlbricks.constructor.token_parts import PartTime, parts_of
@@ -40,6 +40,19 @@ def test_each_layer_belongs_to_one_part(graph):
     }  # fmt: skip
     assert "shapes" not in found
     assert len(alone(graph)) == len(graph.live)
+
+
+def test_fused_attention_is_no_product_with_its_tables_of_angles(tmp_path):
+    path = tmp_path / "decoder.onnx"
+    onnx.save(built(1), path)
+    dims = {"past_sequence_length": 8, "sequence_length": 1, "total_sequence_length": 9}
+    (source,) = find_models([path], dims=dims)
+    fused = build_graph(source.skeleton())
+
+    homes = parts_of(fused, CACHES, "logits")
+
+    (attention,) = (layer for layer in fused.layers if layer.op_type == "GroupQueryAttention")
+    assert homes[attention.index] == "attention"
 
 
 SIZED = """
