@@ -19,12 +19,15 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ..layer import Layer, LayerState, Role, TensorType
-from ..operators import ELEMENTWISE, VIEWS
+from ..operators import ELEMENTWISE, VIEWS, Kind, named
 from ..work import weights_read
 from .model_graph import ModelGraph
 
 LARGE_BYTES = 64 << 10
 """Smaller values are read from memory within a few microseconds."""
+
+_SIZES = named(Kind.MEASURE)
+"""Operators that read the shape of a value, and nothing of its memory."""
 
 Span: TypeAlias = tuple[int, int]
 """Begin and end of some memory, in bytes."""
@@ -67,13 +70,14 @@ class _Sharing:
     freed: list[str] = field(default_factory=list)
     used: dict[str, Span] = field(default_factory=dict)
 
-    def chosen(self, layer: Layer, kind: TensorType, types: Mapping[str, TensorType]) -> str | None:
+    def chosen(self, layer: Layer, kind: TensorType, types: Mapping[str, TensorType], *, planned: bool) -> str | None:
         """Return the buffer that a result shares; empty for the caller's memory, None for a new one.
 
         Args:
             layer: The layer that writes it.
             kind: Its type.
             types: Types of all values.
+            planned: Shapes were known when memory was planned.
         """
         read = list(_reads(layer))
         if layer.op_type in VIEWS:
@@ -82,7 +86,7 @@ class _Sharing:
             buffer = self.buffers.get(value, "")
             if buffer and self.waiting[buffer] == 1 and value in types and _alike(types[value], kind):
                 return buffer
-        for buffer in reversed(self.freed):
+        for buffer in reversed(self.freed if planned else ()):
             if _alike(self.kinds[buffer], kind):
                 self.freed.remove(buffer)
                 return buffer
@@ -99,7 +103,7 @@ def plan(graph: ModelGraph) -> MemoryPlan:
         for value, kind in _large_results(layer):
             if value in graph.outputs:
                 continue
-            buffer = sharing.chosen(layer, kind, graph.types)
+            buffer = sharing.chosen(layer, kind, graph.types, planned=not graph.opened)
             if buffer is None:
                 buffer = value
                 sharing.kinds[buffer] = kind
@@ -143,29 +147,48 @@ def _alike(one: TensorType, other: TensorType) -> bool:
 
 @dataclass(slots=True)
 class _Traces:
-    """What was touched lately.
+    """What was touched lately, as a cache that replaces what was not used for longest holds it.
 
     Attributes:
-        near_bytes: Memory is near if it was touched within the last so many bytes.
-        touched: Begin, end and time of what was touched lately; time counts bytes.
-        clock: The present time.
+        near_bytes: Memory is near if no more than so many different bytes were touched since.
+        touched: Begin and end of what was touched lately, the last one last; each byte is in one of them.
     """
 
     near_bytes: int
-    touched: deque[tuple[int, int, int]] = field(default_factory=deque)
-    clock: int = 0
+    touched: deque[Span] = field(default_factory=deque)
 
     def touch(self, span: Span) -> None:
-        self.touched.append((*span, self.clock))
+        """Note that some memory was touched."""
+        self.touched = deque(part for old in self.touched for part in _outside(old, span))
+        self.touched.append(span)
+        self._forget()
+
+    def pass_by(self, size: int) -> None:
+        """Note that so many bytes were touched that no one asks for."""
+        if size and self.touched and self.touched[-1][0] < 0:
+            size -= self.touched.pop()[0]
+        if size:
+            self.touched.append((-size, 0))
+            self._forget()
+
+    def _forget(self) -> None:
+        held = sum(end - begin for begin, end in self.touched)
+        while held - (self.touched[0][1] - self.touched[0][0]) > self.near_bytes:
+            begin, end = self.touched.popleft()
+            held -= end - begin
 
     def far(self, span: Span) -> int:
         """Return how many bytes of some memory were not touched lately."""
-        while self.touched and self.clock - self.touched[0][2] > self.near_bytes:
-            self.touched.popleft()
         left = [span]
-        for begin, end, _ in self.touched:
-            left = [(low, high) for a, b in left for low, high in ((a, min(b, begin)), (max(a, end), b)) if low < high]
-        return sum(high - low for low, high in left)
+        for near in self.touched:
+            left = [part for old in left for part in _outside(old, near)]
+        return sum(end - begin for begin, end in left)
+
+
+def _outside(span: Span, other: Span) -> list[Span]:
+    """Return the parts of some memory that are not in another."""
+    parts = ((span[0], min(span[1], other[0])), (max(span[0], other[1]), span[1]))
+    return [(begin, end) for begin, end in parts if begin < end]
 
 
 def far_bytes(graph: ModelGraph, near_bytes: int) -> Mapping[tuple[int, str], int]:
@@ -175,34 +198,54 @@ def far_bytes(graph: ModelGraph, near_bytes: int) -> Mapping[tuple[int, str], in
 
     Args:
         graph: The graph; its live layers are executed in their order.
-        near_bytes: Memory is near if it was touched within the last so many bytes.
+        near_bytes: Memory is near if no more than so many different bytes were touched since.
 
     Returns:
         Bytes by layer index and value; values that are near as a whole are missing.
     """
     planned, traces = plan(graph), _Traces(near_bytes)
-    _execute(graph, planned, traces)  # the inference before, which leaves its traces
-    return _execute(graph, planned, traces)
+    spans = _spans(graph, planned)
+    _execute(graph, planned, spans, traces)  # the inference before, which leaves its traces
+    return _execute(graph, planned, spans, traces)
 
 
-def _execute(graph: ModelGraph, planned: MemoryPlan, traces: _Traces) -> dict[tuple[int, str], int]:
-    found: dict[tuple[int, str], int] = {}
+def _spans(graph: ModelGraph, planned: MemoryPlan) -> dict[str, Span]:
+    """Return the memory of each large value; that of inputs and outputs lies behind all that is planned."""
+    spans = {value: planned.spans[buffer] for value, buffer in planned.buffers.items()}
+    behind = planned.extent
+
+    def outside(value: str, kind: TensorType | None) -> None:
+        nonlocal behind
+        if kind is not None and kind.nbytes >= LARGE_BYTES and value not in spans:
+            spans[value] = behind, behind + kind.nbytes
+            behind += kind.nbytes
+
+    for value, kind in graph.inputs.items():
+        outside(value, kind)
     for layer in (layer for layer in graph.layers if layer.state is LayerState.LIVE):
+        read = list(_reads(layer))
+        if layer.op_type in VIEWS and read and read[0] in spans:
+            spans |= {value: spans[read[0]] for value in layer.outputs if value}
+        for value, kind in _large_results(layer):
+            outside(value, kind)
+    return spans
+
+
+def _execute(
+    graph: ModelGraph, planned: MemoryPlan, spans: Mapping[str, Span], traces: _Traces
+) -> dict[tuple[int, str], int]:
+    found: dict[tuple[int, str], int] = {}
+    for layer in (layer for layer in graph.layers if layer.state is LayerState.LIVE and layer.op_type not in _SIZES):
         read = dict.fromkeys(_reads(layer))
         results = [value for value, _ in _large_results(layer)]
-        mine = {value: planned.spans[buffer] for value in (*read, *results) if (buffer := planned.buffers.get(value))}
         over = {planned.buffers.get(value) for value in read}
-        for value, span in mine.items():
-            if value in read or planned.buffers[value] not in over:
-                found |= {(layer.index, value): far} if (far := traces.far(span)) else {}
-        traces.clock += weights_read([layer])
+        for value in (*read, *results):
+            if value in planned.buffers and (value in read or planned.buffers[value] not in over):
+                found |= {(layer.index, value): far} if (far := traces.far(spans[value])) else {}
+        traces.pass_by(weights_read([layer]))
         for value in dict.fromkeys([*read, *results]):
-            if value in mine:
-                traces.clock += mine[value][1] - mine[value][0]
-                traces.touch(mine[value])
-            else:  # the caller's memory
-                kind = graph.types.get(value) or graph.inputs.get(value)
-                traces.clock += 0 if kind is None else kind.nbytes
+            if value in spans:
+                traces.touch(spans[value])
     return found
 
 
