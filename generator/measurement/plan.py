@@ -12,11 +12,13 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...bricks.graph.activations import LARGE_BYTES
 from ...bricks.graph.boundary import BOUNDARY
 from ...bricks.graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, level_name, level_of
 from ...db.values import Identity, Measurement
 from ...models.runnable import Runnable
 from ..halves import halves
+from ..network.packed import ALONE, TOGETHER
 from ..worker.client import file_of
 from ..worker.messages import Load, PackMember, Place
 from .pace import loop_ns, loops_of, warmups_of
@@ -221,11 +223,12 @@ class MeasurementTask:
                 members=(_loaded(member, seed),),
                 unroll=1 if member.footprint else unroll or member.unroll,
             )
+        ordered = self.ordered(f"{seed}:{process}:{session}")
         return Load(
             id=self.id,
             members=tuple(
-                _loaded(member, seed, self.copies.get(member.id, 1))
-                for member in self.ordered(f"{seed}:{process}:{session}")
+                _loaded(member, seed, self.copies.get(member.id, 1), twice=twice)
+                for member, twice in zip(ordered, _cold(ordered), strict=True)
             ),
             packed=True,
             memory_reuse=self.shares_memory(process + session),
@@ -242,10 +245,33 @@ class MeasurementTask:
         return tuple(replace(self, id=f"{self.id}{mark}", members=tuple(part)) for mark, part in parts)
 
 
-def _loaded(member: TaskMember, seed: int, copies: int = 1) -> PackMember:
+_LATELY, _GROWN = 4, 1.25
+"""Activations are larger than those of so many bricks before, by this factor: then their memory is cold."""
+
+_FROM_MEMORY, _SHORT_BYTES = 64 << 20, 1 << 20
+"""Between two passes of packs of such classes even code is lost; it is a share of the time of bricks of few bytes."""
+
+
+def _cold(members: Sequence[TaskMember]) -> list[str]:
+    """Return for each brick of a pack how it runs twice, if it finds its memory or its code cold, unlike in a model.
+
+    A layer of a model writes to memory that the layers before have touched. A pack may have few bricks with large
+    activations, and all weights are between two passes over their memory. A large model executes most operators many
+    times, and finds their code in the caches; a pack has each brick once.
+    """
+    sizes = [member.live_bytes for member in members]
+    before = (max(sizes[max(0, place - _LATELY) : place], default=0) for place in range(len(sizes)))
+    grown = (size > max(LARGE_BYTES, _GROWN * near) for size, near in zip(sizes, before, strict=True))
+    short = (
+        member.footprint >= _FROM_MEMORY and member.read_bytes + member.live_bytes < _SHORT_BYTES for member in members
+    )
+    return [TOGETHER if code else ALONE if memory else "" for memory, code in zip(grown, short, strict=True)]
+
+
+def _loaded(member: TaskMember, seed: int, copies: int = 1, *, twice: str = "") -> PackMember:
     variant = member.identity.variant
     file = file_of(member.network, seed=seed, as_is=member.as_is, in_model=member.in_model, variant=member.algorithm)
-    return PackMember(member.id, file, copies, variant if variant in BOUNDARY else "")
+    return PackMember(member.id, file, copies, variant if variant in BOUNDARY else "", twice)
 
 
 def single(member: TaskMember, place: Place) -> MeasurementTask:

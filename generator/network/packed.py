@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -67,11 +68,15 @@ def common_ranges(
 
 Array = npt.NDArray[Any]
 
-PACKING = 5
+PACKING = 6
 """Version of the rules that fill packs. 1: a table counted whole although few rows are read, and equal weights were
 shared. 2: one thread alone wrote the inputs of bricks, for any number of threads. 3: weights alone filled a pack, so
 that it touched up to twice as much as its models, and layout changes at the edges of a brick ran beside it. 4: classes
-were twice apart, and packs touched from 0.7 times as much as their class."""
+were twice apart, and packs touched from 0.7 times as much as their class. 5: bricks ran in the reverse of the given
+order, and found code and the memory of large activations cold that models use in each layer."""
+
+ALONE, TOGETHER = "alone", "together"
+"""Ways to run a brick twice (``PackedBrick``)."""
 
 _FED_ELEMENTS = 16
 """Inputs of up to so many elements may be scales, limits or shapes; they keep their values."""
@@ -104,12 +109,15 @@ class PackedBrick:
         edges: These layout changes, as a network of their own; None if there are none.
         boundary: One of ``BOUNDARY`` for a brick at the model's inputs or outputs: its large inputs are inputs of the
             pack, written before everything else, and its large outputs stay; empty for a brick inside a model.
+        twice: ``alone`` or ``together``: another copy runs before, and does not count. It touches memory and code that
+            are cold otherwise, just before, or with the copies of neighbours. Empty: none does.
     """
 
     network: Network
     copies: int = 1
     edges: Network | None = None
     boundary: str = ""
+    twice: str = ""
 
     @property
     def networks(self) -> tuple[Network, ...]:
@@ -200,28 +208,43 @@ def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
     nodes: dict[str, int] = {}
     uncounted: dict[str, int] = {}
     idle: list[str] = []
-    for index, member in enumerate(members):
-        for copy in range(member.copies):
-            for network, mark, owners in zip(member.networks, ("", "edges/"), (nodes, uncounted), strict=False):
-                prefix = f"{index}.{copy}/{mark}"
-                valued = not having(Trait.VALUED).isdisjoint(
-                    node.op_type for node in all_nodes(network.brick.graph.node)
-                )
-                for name, array in network.feeds.items():
-                    if name in member.given:
-                        builder.feed(prefix + name, array.copy())  # each copy of a brick reads memory of its own
-                    else:
-                        builder.produce(prefix + name, array, valued=valued)
-                owners.update(dict.fromkeys(builder.splice(network, prefix, copy=copy), index))
-                for value in network.outputs:
-                    if value in member.kept:
-                        builder.give(member.kept[value], prefix + value)
-                    else:
-                        idle.append(builder.consume(prefix + value))
+    for index, copy in reversed([*_executions(members)]):  # a runtime begins with what was added last
+        member = members[index]
+        for network, mark, owners in zip(member.networks, ("", "edges/"), (nodes, uncounted), strict=False):
+            prefix = f"{index}.{copy}/{mark}"
+            valued = not having(Trait.VALUED).isdisjoint(node.op_type for node in all_nodes(network.brick.graph.node))
+            for name, array in network.feeds.items():
+                if name in member.given:
+                    builder.feed(prefix + name, array.copy())  # each copy of a brick reads memory of its own
+                else:
+                    builder.produce(prefix + name, array, valued=valued)
+            spliced = builder.splice(network, prefix, copy=copy)
+            owners.update(dict.fromkeys(spliced if copy >= 0 else (), index))
+            for value in network.outputs:
+                if value in member.kept:
+                    builder.give(member.kept[value], prefix + value)
+                else:
+                    idle.append(builder.consume(prefix + value))
     if not idle:  # every output stays
         builder.feed(_UNREAD, np.zeros(1, np.float32))
         idle.append(builder.consume(_UNREAD))
     return PackedNetwork(builder.network(), nodes, uncounted, tuple(idle))
+
+
+def _executions(members: Sequence[PackedBrick]) -> Iterator[tuple[int, int]]:
+    """Yield the place of each brick and the number of its copy in the order of execution; copy -1 does not count.
+
+    Neighbours that run twice together all run once before any of them counts: as long ago as in a layer of a model.
+    """
+
+    def run_of(index: int) -> tuple[str, int]:
+        twice = members[index].twice
+        return twice, index if twice == ALONE else 0
+
+    for (twice, _), run in groupby(range(len(members)), key=run_of):
+        places = list(run)
+        yield from ((index, -1) for index in places if twice)
+        yield from ((index, copy) for index in places for copy in range(members[index].copies))
 
 
 def merge(networks: Sequence[Network]) -> Network:

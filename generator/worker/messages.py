@@ -102,12 +102,14 @@ class PackMember(msgspec.Struct, frozen=True):
         file: Its file.
         copies: Number of copies in its pack, each with separate weights.
         boundary: Its variant (one of ``BOUNDARY``) if it begins or ends a model; else empty.
+        twice: Whether another copy runs before in its pack (``PackedBrick``).
     """
 
     id: str
     file: NetworkFile
     copies: int = 1
     boundary: str = ""
+    twice: str = ""
 
 
 class Load(Request, frozen=True, kw_only=True):

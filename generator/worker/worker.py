@@ -296,7 +296,7 @@ class _WorkerState:
         begin = time.perf_counter_ns()
         loaded = load_pack(
             {
-                member.id: replace(bricks[member.id], copies=member.copies)
+                member.id: replace(bricks[member.id], copies=member.copies, twice=member.twice)
                 for member in request.members
                 if member.id in bricks
             },

@@ -142,6 +142,26 @@ def test_groups_keep_within_the_memory_unless_a_model_or_a_pack_alone_does_not(s
         assert group.size_bytes <= memory_bytes or len(group.models) == 1 or len([*group.packs, *group.models]) == 1
 
 
+def test_bricks_that_a_pack_leaves_cold_run_once_more_before():
+    """Activations that are larger than all just before, and few bytes between passes that come from memory."""
+    sizes = {"a": 1 << 10, "b": 1 << 20, "c": 9 << 20, "d": 9 << 20}
+    small, large = (
+        [brick(name, 0, footprint=one, live=live) for name, live in sizes.items()] for one in (MIDDLE, LARGE)
+    )
+
+    def twice(items: Sequence[TaskMember], session: int) -> list[tuple[str, str]]:
+        (pack,) = packs_of(items)
+        return [(entry.id.split(":")[1], entry.twice) for entry in pack.load(0, session=session).members]
+
+    rising, falling = [], []
+    for session in range(20):
+        found = twice(small, session)
+        (rising if found[0][0] == "a" else falling).append([how for _, how in found])
+    assert {*map(tuple, rising)} == {("", "alone", "alone", "")}
+    assert {*map(tuple, falling)} == {("alone", "", "", "")}
+    assert dict(twice(large, 0))["a"] == "together"
+
+
 def test_each_copy_of_a_brick_has_weights_of_its_own_in_memory():
     (pack,) = packs_of([brick("a", 2 * MIB, live=5)])
 
