@@ -18,6 +18,7 @@ from typing import Any
 import atlas
 import blocks
 import round_trip
+import tokens
 import visit_analyses
 import visit_tables
 from calibrate import scatter
@@ -29,7 +30,7 @@ from figures import RESULTS, number, percent, read, spread, table
 PAGES = tuple(
     Path(name) for name in (
         "README.md", "docs/explanation/prediction.md", "docs/explanation/trust.md", "docs/reference/findings.md",
-        "docs/reference/versions.md", "docs/results/README.md",
+        "docs/reference/versions.md", "docs/results/README.md", "docs/how-to/language-models.md",
     )
 )  # fmt: skip
 """From the top of the project."""
@@ -315,40 +316,50 @@ def _held_share(tries: Iterable[Result]) -> float | None:
 
 def _atlas(folder: Path) -> str:
     """Return how many bricks changed by a tenth from one version of ONNX Runtime to the next."""
+    pairs = _pairs(folder)
+    where = _repeated_on(pairs)
     rows = []
-    for pair in _pairs(folder):
+    for pair in pairs:
         long = [row for row in pair["rows"] if row["old_ms"] >= atlas.CALL_MS]
         short = [row["ratio"] for row in pair["rows"] if row["old_ms"] < atlas.CALL_MS]
         slower = sum(row["ratio"] > 1 for row in long)
         calls = f"{len(short)} ({statistics.median(short):.2f})" if short else "0"
         name = f"{pair['old']} → {pair['new']}"
         counts = [pair["compared"], slower, len(long) - slower, calls, pair["left"], pair["failed"]]
-        again = [_repeated(pair, cpu, short=short) for cpu in (None, _ELSEWHERE) for short in (False, True)]
-        rows.append([name, *counts, f"{pair['wall_s']:.0f}", *again])
+        rows.append([name, *counts, f"{pair['wall_s']:.0f}", *(_repeated(pair, cpu) for cpu in where)])
     head = (
-        *("versions", "bricks", "slower", "faster", "below 4 µs that differ", "suspects left", "did not run"),
-        *("seconds", "held on another day", "of those below 4 µs", f"held on an {_ELSEWHERE}", "below 4 µs"),
+        "versions",
+        "bricks",
+        "slower",
+        "faster",
+        "below 4 µs that differ",
+        "suspects left",
+        "did not run",
+        "seconds",
     )
-    return table(head, rows)
+    return table((*head, *(f"held {place}" for place in where.values())), rows)
 
 
-_ELSEWHERE = "AMD EPYC"
-"""The other processor on which changes of the atlas were repeated, on another day."""
+def _repeated_on(pairs: Sequence[Result]) -> dict[str | None, str]:
+    """Return the processors on which changes of the atlas were repeated; None for the one that found them."""
+    cpus = {once.get("cpu") for pair in pairs for row in pair["rows"] for once in row.get("again", ())}
+    return {None: "when repeated"} | {cpu: f"on {cpu}" for cpu in sorted(filter(None, cpus))}
 
 
-def _repeated(pair: Result, cpu: str | None, *, short: bool) -> str:
+def _repeated(pair: Result, cpu: str | None) -> str:
     """Return how many changes of a pair hold when they are repeated on a processor, of those that were."""
-    known = [atlas.holds(row, cpu) for row in pair["rows"] if (row["old_ms"] < atlas.CALL_MS) == short]
-    again = [held for held in known if held is not None]
+    again = [held for row in pair["rows"] if (held := atlas.holds(row, cpu)) is not None]
     day = "" if atlas.on_another_day(pair, cpu) else ", same day"
     return f"{sum(again)} of {len(again)}{day}" if again else "-"
 
 
 def _atlas_changes(folder: Path) -> str:
     """Return the largest changes of the atlas; left out are bricks of a few microseconds, and what did not hold."""
+    pairs = _pairs(folder)
+    where = _repeated_on(pairs)
     found = [
         (pair, row)
-        for pair in _pairs(folder)
+        for pair in pairs
         for row in pair["rows"]
         if row["old_ms"] >= atlas.CALL_MS and atlas.holds(row) is not False
     ]
@@ -357,13 +368,13 @@ def _atlas_changes(folder: Path) -> str:
         low, high = row["ratio_ci95"]
         again = [
             ", ".join(f"{once['ratio']:.2f}" for once in row.get("again", ()) if once.get("cpu") == cpu) or "-"
-            for cpu in (None, _ELSEWHERE)
+            for cpu in where
         ]
         rows.append([
             f"{pair['old']} → {pair['new']}", row["operator"], f"`{row['inputs']}`", f"{row['old_ms'] * 1e3:.1f}",
             f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})", *again,
         ])  # fmt: skip
-    return table(("versions", "operator", "inputs", "µs before", "ratio", "again", f"on an {_ELSEWHERE}"), rows)
+    return table(("versions", "operator", "inputs", "µs before", "ratio", *where.values()), rows)
 
 
 _LARGEST = 24
@@ -640,6 +651,13 @@ def _checks(folder: Path) -> str:
     return table(("what", "result", "script"), rows)
 
 
+def _tokens(folder: Path) -> str:
+    """Return the estimates of decoders over their loop."""
+    result = _of(folder, "tokens-t1")
+    rows = [[name, *tokens.cells(model)] for name, model in result["models"].items()]
+    return table(tokens.TITLES, rows) + table(tokens.ERROR_TITLES, tokens.error_rows(result))
+
+
 def _error(one: Result) -> str:
     """Return the median and the count of an error."""
     return f"{percent(one['median'])} at the median of {one['count']}"
@@ -666,8 +684,8 @@ def _decomposed(result: Result) -> str:
 
 
 _CHECKS: Sequence[tuple[str, str, str, Callable[[Result], str]]] = (
-    ("tokens", "tokens.py", "time to first token, 4 decoders", lambda one: _error(one["errors"]["ttft"])),
-    ("tokens", "tokens.py", "time per token, 4 decoders", lambda one: _error(one["errors"]["token"])),
+    ("tokens-t1", "tokens.py", "first token against the loop of decoders", lambda one: _error(one["errors"]["first"])),
+    ("tokens-t1", "tokens.py", "each token against it", lambda one: _error(one["errors"]["token"])),
     ("curves", "curves.py", "latency between measured sizes", lambda one: _error(one["summary"]["against_estimate"])),
     ("classes", "classes.py", "layers that can be decomposed", _decomposed),
     ("node-bricks", "node_bricks.py", "bricks of ONNX's node tests that keep their key",
@@ -703,6 +721,7 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "across": _across,
     "round-trips": _round_trips,
     "power": _power,
+    "tokens": _tokens,
     "atlas": _atlas,
     "atlas-changes": _atlas_changes,
     "improved": _improved,

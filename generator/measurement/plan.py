@@ -36,6 +36,11 @@ _ROOM = 1.15
 """Largest size of a pack relative to its footprint class, unless a single brick is larger."""
 
 _MOST_COPIES = 8
+"""Copies of a brick in its pack; more in packs that come from memory and have few bricks, which a cache would hold."""
+
+_MOST_OF_CLASS = 0.5
+"""A brick with more weights than this part of a class that comes from memory has a pack of its own: it would stand for
+many small ones, which a cache may keep beside one long stream."""
 
 _JITTER = 0.4
 """Largest shift of a brick in the order by size, as a difference of logarithms of bytes."""
@@ -561,8 +566,12 @@ def _packs_of(items: Sequence[TaskMember], place: Place) -> list[MeasurementTask
     for item in items:
         kinds.setdefault((item.footprint, item.algorithm, item.as_is), []).append(item)
     for (footprint, _, _), members in sorted(kinds.items(), key=lambda kind: kind[0]):
+        most_bytes = _MOST_OF_CLASS * footprint if footprint >= _FROM_MEMORY else math.inf
+        alone = [[item] for item in members if item.read_bytes > most_bytes]
         parts: list[list[TaskMember]] = []
         for item in members:
+            if [item] in alone:
+                continue
             full = parts and (
                 _touched(parts[-1]) >= _FILLED * footprint or _touched([*parts[-1], item]) > _ROOM * footprint
             )
@@ -573,7 +582,7 @@ def _packs_of(items: Sequence[TaskMember], place: Place) -> list[MeasurementTask
             last = [*parts[-2], *parts[-1]]
             if _touched(last) <= _ROOM * footprint and len(last) <= _MOST_MEMBERS:
                 parts[-2:] = [last]
-        packs += (_filled(MeasurementTask("", place, tuple(part), packed=True), footprint) for part in parts)
+        packs += (_filled(MeasurementTask("", place, tuple(part), packed=True), footprint) for part in (*parts, *alone))
     return packs
 
 
@@ -588,7 +597,8 @@ def _filled(pack: MeasurementTask, footprint: int) -> MeasurementTask:
     largest = sorted(whole, key=lambda member: -member.read_bytes)
     copies: dict[str, int] = {}
     touched = pack.footprint_bytes
-    for _ in range(1, _MOST_COPIES):
+    most = max(_MOST_COPIES, _MOST_MEMBERS // len(pack.members) if footprint >= _FROM_MEMORY else 0)
+    for _ in range(1, most):
         for member in largest:
             if touched >= _FILLED * footprint or not member.read_bytes:
                 break
