@@ -11,7 +11,6 @@ that exist are kept.
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -65,7 +64,11 @@ def main() -> None:
             if kind == "exported":
                 _export(name, path)
             elif kind == "int4":
-                _quantise(options.folder / f"{name}-exported" / "model.onnx", path)
+                source = options.folder / f"{name}-exported" / "model.onnx"
+                if not source.exists():
+                    source.parent.mkdir(parents=True, exist_ok=True)
+                    _export(name, source)
+                _quantise(source, path)
             else:
                 _build(name, path.parent)
             print(path, flush=True)
@@ -138,7 +141,6 @@ def _build(name: str, folder: Path) -> None:
         PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(made)
         command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", made, "-o", str(folder)]
         subprocess.run([*command, "-p", "int4", "-e", "cpu", "-c", f"{made}/cache"], check=True)
-    shutil.rmtree(folder / "cache", ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ class Decoder:
         vocabulary: Number of tokens; None if the file leaves it open.
         branches: Names of the operators that choose between prompt and step; empty if both take the same way.
         shared: Past and present keys and values are one buffer.
-        fixed: Sizes that the caller gives, by label.
+        fixed: Sizes of axes that count neither sequences nor positions, given or found, by label.
         weight_bytes: Bytes of its weights.
         positions: Most positions that its tables have; None if no table tells.
     """
@@ -265,9 +265,9 @@ class _Reading:
             if is_weight(value)
         }
         self._columns = {
-            value.name: int(dims[-1].dim_value)
+            value.name: int(axes[-1].dim_value)
             for value in model.graph.value_info
-            if (dims := value.type.tensor_type.shape.dim)
+            if (axes := value.type.tensor_type.shape.dim) and axes[-1].dim_value
         }
         self._branches: list[str] = []
         self._readers: dict[str, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)

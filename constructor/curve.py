@@ -28,6 +28,9 @@ Interval = tuple[float, float]
 _TERMS = 3
 """Constant, linear, quadratic."""
 
+_MEASURED = 0.5
+"""Share of the error in the middle; nearer to an end, what a length that is left out differs by is measurement."""
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -134,7 +137,8 @@ class Curve:
     def error(self) -> float | None:
         """Relative half-width in the middle between two lengths; None with fewer than three lengths."""
         inner = zip(self.left_out, self.points, self.points[2:], strict=False)
-        return error_of([omitted.error / _middling(low, omitted.length, high) for omitted, low, high in inner])
+        shares = [(omitted.error, max(_MEASURED, _middling(low, omitted.length, high))) for omitted, low, high in inner]
+        return error_of([error / share for error, share in shares])
 
     @cached_property
     def _shape(self) -> tuple[float, ...]:

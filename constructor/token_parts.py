@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import Layer, Role
-from ..bricks.operators import Kind, named
+from ..bricks.operators import Kind, named, operator_of
 from .result import Estimate
 
 HEAD, WEIGHTS, ATTENTION, SHAPES, OTHERS = "head", "weights", "attention", "shapes", "others"
@@ -93,10 +93,10 @@ def parts_of(graph: ModelGraph, caches: Collection[str], logits: str) -> Mapping
         if layer.op_type in named(Kind.MEASURE) or (reads and sizes.issuperset(reads)):
             homes[index] = SHAPES
             sizes.update(layer.outputs)
-        elif layer.op_type not in named(Kind.ATTENTION) and _multiplies_weights(layer):
+        elif _multiplies_weights(layer):
             homes[index] = WEIGHTS
         elif not cached.isdisjoint(reads):
-            homes[index] = ATTENTION  # fused, it may read tables of angles as weights
+            homes[index] = ATTENTION
             cached.update(layer.outputs)
         else:
             homes[index] = OTHERS
@@ -106,9 +106,14 @@ def parts_of(graph: ModelGraph, caches: Collection[str], logits: str) -> Mapping
 
 
 def _multiplies_weights(layer: Layer) -> bool:
-    """Return True for a product with a matrix of weights."""
+    """Return True for a product with a matrix of weights; fused attention may also read tables of angles."""
+    row, names = operator_of(layer.node), list(layer.node.input)
+    fused = {names[slot] for slot in row.parameters if slot < len(names)} if row.kind & Kind.ATTENTION else {*names}
     return bool(layer.cost and layer.cost.macs) and any(
-        operand.role is Role.WEIGHT and operand.type is not None and len(operand.type.shape) > 1
+        operand.role is Role.WEIGHT
+        and operand.type is not None
+        and len(operand.type.shape) > 1
+        and operand.value in fused
         for operand in layer.operands
     )
 

@@ -7,8 +7,10 @@ weights, although a brick alone would find them warm.
 Memory is assigned as ONNX Runtime plans it (``allocation_planner.cc``, ``mem_pattern_planner.h``). A view is the memory
 of its input. An operator that works element by element writes over an input of its own shape that nothing else reads.
 Any other result takes the buffer of its own shape and element size that was freed last; buffers of other shapes are not
-taken, even of equal size. A buffer is occupied from its first to its last use, and lies in the smallest gap that is
-large enough. Small values are left out: they are read from anywhere within microseconds.
+taken, even of equal size. A session with open lengths allocates in each execution instead; results whose open
+dimensions have the same names share a buffer there, too, which is left out. A buffer is occupied from its first to its
+last use, and lies in the smallest gap that is large enough. Small values are left out: they are read from anywhere
+within microseconds.
 """
 
 from __future__ import annotations
@@ -159,6 +161,8 @@ class _Traces:
 
     def touch(self, span: Span) -> None:
         """Note that some memory was touched."""
+        if self.touched and self.touched[-1] == span:
+            return
         self.touched = deque(part for old in self.touched for part in _outside(old, span))
         self.touched.append(span)
         self._forget()
@@ -180,7 +184,9 @@ class _Traces:
     def far(self, span: Span) -> int:
         """Return how many bytes of some memory were not touched lately."""
         left = [span]
-        for near in self.touched:
+        for near in reversed(self.touched):
+            if not left:
+                break
             left = [part for old in left for part in _outside(old, near)]
         return sum(end - begin for begin, end in left)
 

@@ -188,7 +188,12 @@ class MeasurementTask:
     @property
     def size_bytes(self) -> int:
         """Estimate of its memory in the worker; each copy of a brick has weights of its own."""
-        return sum(self.copies.get(member.id, 1) * member.loaded_bytes + member.live_bytes for member in self.members)
+        return sum(self._most_copies(member) * member.loaded_bytes + member.live_bytes for member in self.members)
+
+    def _most_copies(self, member: TaskMember) -> int:
+        """Return the copies of a brick, with the one that may run before and does not count (``_cold``)."""
+        once_more = self.packed and (member.live_bytes > LARGE_BYTES or _is_short(member))
+        return self.copies.get(member.id, 1) + once_more
 
     def ordered(self, seed: str) -> list[TaskMember]:
         """Return the bricks by size of inputs and outputs, ascending or descending, with small random shifts.
@@ -267,10 +272,14 @@ def _cold(members: Sequence[TaskMember]) -> list[str]:
     sizes = [member.live_bytes for member in members]
     before = (max(sizes[max(0, place - _LATELY) : place], default=0) for place in range(len(sizes)))
     grown = (size > max(LARGE_BYTES, _GROWN * near) for size, near in zip(sizes, before, strict=True))
-    short = (
-        member.footprint >= _FROM_MEMORY and member.read_bytes + member.live_bytes < _SHORT_BYTES for member in members
-    )
-    return [TOGETHER if code else ALONE if memory else "" for memory, code in zip(grown, short, strict=True)]
+    return [
+        TOGETHER if _is_short(member) else ALONE if memory else ""
+        for member, memory in zip(members, grown, strict=True)
+    ]
+
+
+def _is_short(member: TaskMember) -> bool:
+    return member.footprint >= _FROM_MEMORY and member.read_bytes + member.live_bytes < _SHORT_BYTES
 
 
 def _loaded(member: TaskMember, seed: int, copies: int = 1, *, twice: str = "") -> PackMember:
@@ -569,9 +578,7 @@ def _packs_of(items: Sequence[TaskMember], place: Place) -> list[MeasurementTask
         most_bytes = _MOST_OF_CLASS * footprint if footprint >= _FROM_MEMORY else math.inf
         alone = [[item] for item in members if item.read_bytes > most_bytes]
         parts: list[list[TaskMember]] = []
-        for item in members:
-            if [item] in alone:
-                continue
+        for item in (item for item in members if item.read_bytes <= most_bytes):
             full = parts and (
                 _touched(parts[-1]) >= _FILLED * footprint or _touched([*parts[-1], item]) > _ROOM * footprint
             )
@@ -602,6 +609,8 @@ def _filled(pack: MeasurementTask, footprint: int) -> MeasurementTask:
         for member in largest:
             if touched >= _FILLED * footprint or not member.read_bytes:
                 break
+            if copies.get(member.id, 1) >= _MOST_COPIES and member.live_bytes > member.read_bytes:
+                continue  # its copies would mostly be inputs
             if touched * (touched + member.read_bytes) < footprint**2:  # nearer by ratio
                 copies[member.id] = copies.get(member.id, 1) + 1
                 touched += member.read_bytes

@@ -73,7 +73,8 @@ PACKING = 6
 shared. 2: one thread alone wrote the inputs of bricks, for any number of threads. 3: weights alone filled a pack, so
 that it touched up to twice as much as its models, and layout changes at the edges of a brick ran beside it. 4: classes
 were twice apart, and packs touched from 0.7 times as much as their class. 5: bricks ran in the reverse of the given
-order, and found code and the memory of large activations cold that models use in each layer."""
+order, and found code and the memory of large activations cold that models use in each layer; packs that come from
+memory had few copies."""
 
 ALONE, TOGETHER = "alone", "together"
 """Ways to run a brick twice (``PackedBrick``)."""
@@ -154,7 +155,8 @@ class PackedNetwork:
     Attributes:
         network: The network, to be run without optimisation.
         nodes: Index of the brick, by the name of each counted node.
-        uncounted: Index of the brick, by the name of each node that does not count.
+        uncounted: Index of the brick, by the name of each node of the layout changes at its edges. Copies that run
+            before are in neither.
         idle: Names of the consumers, at least one. They do nothing: their time in the profile, less their real time,
             is the profiler's cost per node.
     """

@@ -29,7 +29,7 @@ def test_every_figure_is_that_of_the_data():
     ("data", "script", "function"),
     [
         ("accuracy-*", "accuracy", "report"),
-        ("tokens", "tokens", "page"),
+        ("tokens-*", "tokens", "page"),
         ("gpu/results", "visit_tables", "markdown"),
     ],
 )

@@ -68,6 +68,13 @@ def test_the_error_between_two_lengths_vanishes_at_both() -> None:
     assert max(halves[0], halves[4]) < 0.05 * halves[2]
 
 
+def test_lengths_that_are_close_do_not_widen_the_others() -> None:
+    read = Curve.through([Point(1, 10.0), Point(512, 20.0), Point(513, 20.3), Point(2048, 50.0)])
+
+    assert read.error is not None
+    assert read.error < 0.3
+
+
 def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     inside = []
     for seed in range(200):
