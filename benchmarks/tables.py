@@ -328,13 +328,7 @@ def _atlas(folder: Path) -> str:
         counts = [pair["compared"], slower, len(long) - slower, calls, pair["left"], pair["failed"]]
         rows.append([name, *counts, f"{pair['wall_s']:.0f}", *(_repeated(pair, cpu) for cpu in where)])
     head = (
-        "versions",
-        "bricks",
-        "slower",
-        "faster",
-        "below 4 µs that differ",
-        "suspects left",
-        "did not run",
+        *("versions", "bricks", "slower", "faster", "below 4 µs that differ", "suspects left", "did not run"),
         "seconds",
     )
     return table((*head, *(f"held {place}" for place in where.values())), rows)
@@ -653,9 +647,7 @@ def _checks(folder: Path) -> str:
 
 def _tokens(folder: Path) -> str:
     """Return the estimates of decoders over their loop."""
-    result = _of(folder, "tokens-t1")
-    rows = [[name, *tokens.cells(model)] for name, model in result["models"].items()]
-    return table(tokens.TITLES, rows) + table(tokens.ERROR_TITLES, tokens.error_rows(result))
+    return tokens.page(_of(folder, "tokens-t1"))
 
 
 def _error(one: Result) -> str:

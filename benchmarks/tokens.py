@@ -7,8 +7,8 @@ the loop of the model itself. Executions of the loop are compared with the estim
 512 tokens, and a token behind 0, 512 and 2,048 others. A row holds if the interval of the ratio contains 1.
 
 Memory is anonymous memory of all processes of the command together, without mapped files, and beside it that of the
-loop alone, after a few tokens. Written under ``--out``: ``tokens-tN.json``; files
-that it has from this machine and are not given stay.
+loop alone, after a few tokens. Written under ``--out``: ``tokens-tN.json``; files that it has from this machine and are
+not given stay.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -138,27 +138,20 @@ def _spread(rows: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     }
 
 
-TITLES = ("file", "weights, GB", "first token", "token at 0", "at 512", "at 2048", "s", "beyond")
-ERROR_TITLES = ("error", "rows", "hold", "of", "median", "90 % within", "worst")
-
-
-def error_rows(result: dict[str, Any]) -> list[list[str]]:
-    """Return the errors of first and further tokens, for ``ERROR_TITLES``."""
-    return [
-        [kind, *(str(spread[name]) for name in ("count", "hold", "intervals")),
+def page(result: Mapping[str, Any]) -> str:
+    """Return the tables as Markdown."""
+    rows = [[name, *_cells(model)] for name, model in result["models"].items()]
+    errors = [
+        [kind, *(spread[name] for name in ("count", "hold", "intervals")),
          *(percent(spread[name]) for name in ("median", "p90", "worst"))]
         for kind, spread in result["errors"].items() if spread is not None
     ]  # fmt: skip
+    titles = ("file", "weights, GB", "first token", "token at 0", "at 512", "at 2048", "s", "beyond")
+    return table(titles, rows) + table(("error", "rows", "hold", "of", "median", "90 % within", "worst"), errors)
 
 
-def page(result: dict[str, Any]) -> str:
-    """Return the tables as Markdown."""
-    rows = [[name, *cells(model)] for name, model in result["models"].items()]
-    return table(TITLES, rows) + table(ERROR_TITLES, error_rows(result))
-
-
-def cells(model: dict[str, Any]) -> Sequence[str]:
-    """Return a row for ``TITLES``: ratios of estimates to the loop, seconds, and memory beyond the loop's own."""
+def _cells(model: Mapping[str, Any]) -> Sequence[str]:
+    """Return ratios of estimates to the loop, seconds, and memory beyond the loop's own over the weights."""
     ratios = {row["context"]: row for row in model["rows"]}
     beyond = (model["peak_bytes"] - model["own_bytes"]) / model["weight_bytes"]
     return (

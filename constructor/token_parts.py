@@ -108,12 +108,14 @@ def parts_of(graph: ModelGraph, caches: Collection[str], logits: str) -> Mapping
 def _multiplies_weights(layer: Layer) -> bool:
     """Return True for a product with a matrix of weights; fused attention may also read tables of angles."""
     row, names = operator_of(layer.node), list(layer.node.input)
-    fused = {names[slot] for slot in row.parameters if slot < len(names)} if row.kind & Kind.ATTENTION else {*names}
+    multiplied = (
+        {names[slot] for slot in row.parameters if slot < len(names)} if row.kind & Kind.ATTENTION else {*names}
+    )
     return bool(layer.cost and layer.cost.macs) and any(
         operand.role is Role.WEIGHT
         and operand.type is not None
         and len(operand.type.shape) > 1
-        and operand.value in fused
+        and operand.value in multiplied
         for operand in layer.operands
     )
 
