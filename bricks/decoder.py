@@ -7,6 +7,7 @@ error names the input.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -227,7 +228,36 @@ def read_decoder(
     """
     given = {input_name: _role(text, input_name) for input_name, text in (roles or {}).items()}
     normal = load_open(path)
-    return _Reading(normal.model, normal.weight_bytes, name, given, dims or {}).decoder()
+    return _Reading(normal.model, normal.weight_bytes, name, given, dims or {}, kept=_keeps_buffers(path)).decoder()
+
+
+_SETTINGS = "genai_config.json"
+"""The settings of onnxruntime-genai, beside the file that its builder makes."""
+
+_MOST_SETTINGS = 1 << 20
+
+
+def _keeps_buffers(path: Path) -> bool:
+    """Return True if the settings beside a file say that its loop gives past and present one buffer.
+
+    The builder declares the lengths of both by different names even then.
+
+    Raises:
+        BrokenModel: The settings cannot be read.
+    """
+    beside = path.parent / _SETTINGS
+    if not beside.is_file():
+        return False
+    try:
+        with beside.open("rb") as stream:
+            settings = json.loads(stream.read(_MOST_SETTINGS))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BrokenModel(f"{beside} cannot be read: {error}", remedy="mend it, or move it away") from error
+    match settings:
+        case {"model": {"decoder": {"filename": path.name}}, "search": {"past_present_share_buffer": True}}:
+            return True
+        case _:
+            return False
 
 
 def _role(text: str, name: str) -> InputRole:
@@ -254,8 +284,11 @@ class _Reading:
         name: str,
         given: Mapping[str, InputRole],
         dims: Mapping[str, int],
+        *,
+        kept: bool,
     ) -> None:
         self._graph, self._name, self._given, self._dims = model.graph, name, given, dims
+        self._kept = kept
         self._weight_bytes = weight_bytes
         self._inputs = {value.name: value for value in model.graph.input if not is_weight(value)}
         self._outputs = {value.name: value for value in model.graph.output}
@@ -373,12 +406,16 @@ class _Reading:
         return next((own for entry in sizes for own, counted in entry if own and counted == -1), 2)
 
     def _in_place(self, entry: DecoderInput) -> bool:
-        """Return True if a cache and its extension are declared alike, and the operator extends it in place."""
+        """Return True if a cache and its extension are one buffer, and the operator extends it in place.
+
+        They are if the file declares both alike, or if the settings beside it say so.
+        """
         types = (self._inputs[entry.name].type, self._outputs[entry.present].type)
         first, second = (kind.SerializeToString(deterministic=True) for kind in types)
         named = entry.labels[entry.axis] != f"{entry.name}[{entry.axis}]"  # lengths without a name may differ
         readers = (operator_of(node).traits for node, _ in self._readers[entry.name])
-        return bool(first == second and named and all(Trait.IN_PLACE in traits for traits in readers))
+        alike = first == second and named
+        return bool((alike or self._kept) and all(Trait.IN_PLACE in traits for traits in readers))
 
     def _logits(self, presents: set[str]) -> str:
         """Return the output with scores: a number per token of the vocabulary, for each position."""

@@ -68,13 +68,14 @@ def common_ranges(
 
 Array = npt.NDArray[Any]
 
-PACKING = 6
+PACKING = 7
 """Version of the rules that fill packs. 1: a table counted whole although few rows are read, and equal weights were
 shared. 2: one thread alone wrote the inputs of bricks, for any number of threads. 3: weights alone filled a pack, so
 that it touched up to twice as much as its models, and layout changes at the edges of a brick ran beside it. 4: classes
 were twice apart, and packs touched from 0.7 times as much as their class. 5: bricks ran in the reverse of the given
 order, and found code and the memory of large activations cold that models use in each layer; packs that come from
-memory had few copies."""
+memory had few copies. 6: in these, caches and outputs that stay still came between bricks and the memory that they
+share."""
 
 ALONE, TOGETHER = "alone", "together"
 """Ways to run a brick twice (``PackedBrick``)."""
@@ -140,12 +141,14 @@ class PackedBrick:
 
     @property
     def kept(self) -> Mapping[str, onnx.ValueInfoProto]:
-        """Outputs that stay, by name."""
-        if self.boundary not in {KEPT, BOTH}:
-            return {}
+        """Outputs that stay, by name; what extends a cache in place always does, as one buffer with the cache."""
+        extending = {name for network in self.networks for name in shared_buffers(network.brick.graph)}
         read = {name for network in self.networks for name in network.feeds}
         values = [value for network in self.networks for value in network.brick.graph.output if value.name not in read]
-        return {value.name: value for value in values if _bytes(value) >= LARGE_BYTES}
+        large = self.boundary in {KEPT, BOTH}
+        return {
+            value.name: value for value in values if value.name in extending or (large and _bytes(value) >= LARGE_BYTES)
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)

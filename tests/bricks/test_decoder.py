@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -93,6 +94,30 @@ def test_a_buffer_is_shared_only_if_the_operator_extends_it_in_place(read: Read)
     for value in concatenated.graph.output[1:]:
         value.type.tensor_type.shape.dim[2].dim_param = "past_sequence_length"
     assert not read(concatenated).shared
+
+
+def settings(name: str = "decoder.onnx", *, kept: object = True) -> str:
+    return json.dumps({"model": {"decoder": {"filename": name}}, "search": {"past_present_share_buffer": kept}})
+
+
+@pytest.mark.parametrize(
+    ("model", "beside", "shared"),
+    [(built(), settings(), True), (one_file(), settings(), False), (built(), settings(kept=False), False),
+     (built(), settings("other.onnx"), False), (built(), "[]", False), (built(), '{"model": []}', False)],
+    ids=["said", "not in place", "denied", "another file", "a list", "others"],
+)  # fmt: skip
+def test_the_settings_beside_a_file_tell_whether_its_loop_keeps_one_buffer(tmp_path, read: Read, model, beside, shared):
+    (tmp_path / "genai_config.json").write_text(beside)
+
+    assert read(model).shared is shared
+
+
+@pytest.mark.parametrize("beside", ["{", "[" * 100_000, '{"model"' + " " * (1 << 21) + ": 1}"])
+def test_settings_that_cannot_be_read_are_named(tmp_path, read: Read, beside):
+    (tmp_path / "genai_config.json").write_text(beside)
+
+    with pytest.raises(BrokenModel, match=r"genai_config\.json cannot be read"):
+        read(built())
 
 
 def test_a_merged_file_has_a_branch_for_a_prompt(read: Read) -> None:

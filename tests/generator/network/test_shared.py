@@ -55,13 +55,13 @@ def test_a_whole_model_writes_to_the_memory_that_it_reads(tmp_path: Path):
         np.testing.assert_array_equal(past[:, :, -1].reshape(-1), network.feeds[part].reshape(-1))  # the new position
 
 
-def test_so_does_a_brick_that_stands_at_a_models_boundary():
+@pytest.mark.parametrize("boundary", ["", BOTH])
+def test_so_does_a_brick_wherever_it_stands(boundary):
     brick = synthetic_network(attention(1024, 1024))
 
-    inside, outside = (pack([PackedBrick(brick, boundary=boundary)]).network for boundary in ("", BOTH))
+    network = pack([PackedBrick(brick, boundary=boundary)]).network
 
-    assert not inside.shared
-    assert outside.shared == {f"0.0/present_{part}": f"0.0/past_{part}" for part in "kv"}
-    found = by_name(outside)
+    assert network.shared == {f"0.0/present_{part}": f"0.0/past_{part}" for part in "kv"}
+    found = by_name(network)
     for part in "kv":
-        np.testing.assert_array_equal(found[f"0.0/present_{part}"], outside.feeds[f"0.0/past_{part}"])
+        np.testing.assert_array_equal(found[f"0.0/present_{part}"], network.feeds[f"0.0/past_{part}"])
