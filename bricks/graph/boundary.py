@@ -5,6 +5,8 @@ inputs were written before the inference, and its outputs stay in memory, so nei
 cache of keys and values that a decoder reads and extends in every step. The same holds for activations inside a model
 that were written, or whose memory was used, long ago (``activations``): what a Concat joins after many layers. A brick
 with these values is measured as a separate variant.
+
+A session with open lengths allocates its outputs in each execution, as its activations: they get what was just freed.
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence], caches:
     far = far_bytes(graph, _near(level, caches)) if level in REUSE_LEVELS else {}
     if not noticed and not far:
         return {}
-    given, kept = noticed.intersection(graph.inputs), noticed.intersection(graph.outputs)
+    given = noticed.intersection(graph.inputs)
+    kept = set[str]() if graph.opened else noticed.intersection(graph.outputs)
     found = ((part, _variant(graph, part, given, kept, far)) for part in parts)
     return {(part.key, part.layers): variant for part, variant in found if variant}
 

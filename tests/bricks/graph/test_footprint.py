@@ -1,5 +1,7 @@
 """Footprints and their classes."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -96,6 +98,14 @@ def test_what_reads_or_writes_a_cache_stands_at_the_boundary_and_what_is_between
     found = variants(CACHE.format(rows=400, more=401), tmp_path / "step.onnx")
 
     assert found == {"Concat": "given-kept", "Relu": "", "Abs": "", "Neg": "kept"}
+
+
+def test_a_session_with_open_lengths_writes_its_outputs_to_memory_that_was_just_freed(tmp_path):
+    graph = replace(graph_of(CACHE.format(rows=400, more=401), tmp_path / "step.onnx"), opened=True)
+
+    found = boundary_variants(graph, sequences(graph, 1))
+
+    assert {graph.layers[index].op_type: kind for (_, (index,)), kind in found.items()} == {"Concat": "given"}
 
 
 def test_a_brick_that_reads_large_values_from_inside_as_well_is_none(tmp_path):
