@@ -192,7 +192,7 @@ class MeasurementTask:
 
     def _most_copies(self, member: TaskMember) -> int:
         """Return the copies of a brick, with the one that may run before and does not count (``_cold``)."""
-        once_more = self.packed and (member.live_bytes > LARGE_BYTES or _is_short(member))
+        once_more = self.packed and ((member.live_bytes > LARGE_BYTES and _slower_if_cold(member)) or _is_short(member))
         return self.copies.get(member.id, 1) + once_more
 
     def ordered(self, seed: str) -> list[TaskMember]:
@@ -258,6 +258,9 @@ class MeasurementTask:
 _LATELY, _GROWN = 4, 1.25
 """Activations are larger than those of so many bricks before, by this factor: then their memory is cold."""
 
+_HELD_BYTES = 16 << 20
+"""Larger activations evict themselves from the smallest last-level cache that was met (an AMD EPYC's)."""
+
 _FROM_MEMORY, _SHORT_BYTES = 64 << 20, 1 << 20
 """Between two passes of packs of such classes even code is lost; it is a share of the time of bricks of few bytes."""
 
@@ -266,16 +269,31 @@ def _cold(members: Sequence[TaskMember]) -> list[str]:
     """Return for each brick of a pack how it runs twice, if it finds its memory or its code cold, unlike in a model.
 
     A layer of a model writes to memory that the layers before have touched. A pack may have few bricks with large
-    activations, and all weights are between two passes over their memory. A large model executes most operators many
-    times, and finds their code in the caches; a pack has each brick once.
+    activations, and all weights are between two passes over their memory. In packs that come from memory, caches and
+    outputs that stay are between neighbours too. A large model executes most operators many times, and finds their
+    code in the caches; a pack has each brick once.
     """
     sizes = [member.live_bytes for member in members]
     before = (max(sizes[max(0, place - _LATELY) : place], default=0) for place in range(len(sizes)))
-    grown = (size > max(LARGE_BYTES, _GROWN * near) for size, near in zip(sizes, before, strict=True))
-    return [
-        TOGETHER if _is_short(member) else ALONE if memory else ""
-        for member, memory in zip(members, grown, strict=True)
-    ]
+    found = []
+    for member, near in zip(members, before, strict=True):
+        lost = member.footprint >= _FROM_MEMORY and member.live_bytes <= _HELD_BYTES
+        cold = member.live_bytes > (LARGE_BYTES if lost else max(LARGE_BYTES, _GROWN * near))
+        cold = cold and _slower_if_cold(member)
+        found.append(TOGETHER if _is_short(member) else ALONE if cold else "")
+    return found
+
+
+_WORTH = 0.1
+"""Least share of a brick's time that cold activations may add, to be worth an execution."""
+
+_NS_PER_BYTE, _MORE_NS_PER_COLD_BYTE = 0.05, 0.1
+"""Assumed rates of one core, as those that choose variants (``bricks/graph/boundary.py``)."""
+
+
+def _slower_if_cold(member: TaskMember) -> bool:
+    warm_ns = _NS_PER_MAC * (member.macs or 0) + _NS_PER_BYTE * (member.read_bytes + member.live_bytes)
+    return _MORE_NS_PER_COLD_BYTE * member.live_bytes >= _WORTH * warm_ns
 
 
 def _is_short(member: TaskMember) -> bool:

@@ -159,7 +159,25 @@ def test_bricks_that_a_pack_leaves_cold_run_once_more_before():
         (rising if found[0][0] == "a" else falling).append([how for _, how in found])
     assert {*map(tuple, rising)} == {("", "alone", "alone", "")}
     assert {*map(tuple, falling)} == {("alone", "", "", "")}
-    assert dict(twice(large, 0))["a"] == "together"
+    assert dict(twice(large, 0)) == {"a": "together", "b": "alone", "c": "alone", "d": "alone"}
+
+
+def test_activations_run_twice_only_where_cold_ones_would_be_noticed():
+    """Not beside much arithmetic or many weights; nor those that no cache holds, unless all before are smaller."""
+    items = [
+        brick("moved", 0, footprint=LARGE, live=4 << 20),
+        brick("computed", 0, footprint=LARGE, live=4 << 20, macs=10**9),
+        brick("read", 60 * MIB, footprint=LARGE, live=MIB),
+        brick("one", 0, footprint=LARGE, live=40 << 20),
+        brick("other", 0, footprint=LARGE, live=40 << 20),
+    ]
+
+    (pack,) = packs_of(items)
+    found = {entry.id.split(":")[1]: entry.twice for entry in pack.load(0).members}
+
+    larger = sorted([found.pop("one"), found.pop("other")])
+    assert found == {"moved": "alone", "computed": "", "read": ""}
+    assert larger == ["", "alone"]
 
 
 def test_each_copy_of_a_brick_has_weights_of_its_own_in_memory():
