@@ -75,6 +75,8 @@ class Pace:
         waiting: Number of sessions still to come.
         forecast_s: Forecast made before the run; None without one.
         least: Visits that a session makes even without time left, until the total time is overrun.
+        others: Groups that wait for their first visits.
+        pressed: Their time was not enough for the usual least of visits: few suffice, so that all groups get some.
         deadline: Time on the ``work_clock`` at which visiting ends, even after too few visits.
     """
 
@@ -83,6 +85,8 @@ class Pace:
     waiting: int = 1
     forecast_s: float | None = None
     least: int = 0
+    others: int = 0
+    pressed: bool = False
     deadline: float = math.inf
     _begun: float = field(default_factory=time.monotonic)
     _until: float = math.inf
@@ -125,23 +129,25 @@ class Pace:
     def suffices(self) -> int:
         """Number of visits that make a measurement now."""
         overrun = self.budget_s is not None and self.elapsed_s >= _OVERRUN * self.budget_s
-        return min(FEWEST_VISITS if overrun else MIN_SAMPLES, self.wanted)
+        return min(FEWEST_VISITS if overrun or self.pressed else MIN_SAMPLES, self.wanted)
 
     @property
     def wanted(self) -> int:
         """Number of visits after which an item is done."""
         return self.visits if self.budget_s is None else _MOST_VISITS
 
-    def expect(self, groups: int, sessions: int, *, first: bool) -> None:
+    def expect(self, groups: int, sessions: int, *, first: bool, others: int = 0) -> None:
         """Set the number of sessions still to come.
 
         Args:
             groups: Number of groups, each counted once per process still to come.
+            others: Groups that wait for their first visits.
             sessions: Sessions of a group in one process.
             first: True for the first process. Its visits must suffice for a measurement: on a busy machine there may
                 not be time for another process.
         """
         self.waiting, self.least = groups * sessions, math.ceil(MIN_SAMPLES / sessions) if first else 0
+        self.others = others
 
     def allot(self) -> None:
         """Give the session that begins its share of the time left."""
@@ -163,6 +169,7 @@ class Pace:
         """Return True if a session has made enough visits."""
         if self.budget_s is None:
             return done >= planned or work_clock() >= self.deadline
+        self.pressed = self.pressed or (self.others > 0 and self.elapsed_s >= self._until)
         fewest = max(self.least, math.ceil(planned * MIN_SAMPLES / max(self.wanted, 1)))
         fewest = min(fewest, self.suffices)
         return done >= planned or (done >= fewest and self.elapsed_s >= self._until)

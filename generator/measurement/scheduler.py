@@ -156,7 +156,10 @@ class Scheduler:
             for position, state in enumerate(waiting):
                 sessions = self._plan.sessions_of(state.group)
                 if self._pace.affords(state.loading_s):
-                    self._pace.expect(len(waiting) * (process + 1) - position, sessions, first=process + 1 == processes)
+                    first, after = process + 1 == processes, len(waiting) - position - 1
+                    self._pace.expect(
+                        len(waiting) * process + 1 + after, sessions, first=first, others=after if first else 0
+                    )
                     self._group(state, until=process * sessions)
                 later = {member.identity for other in waiting[position + 1 :] for member in other.group.members}
                 if not process or not self._missing(state):

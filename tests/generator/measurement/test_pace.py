@@ -139,6 +139,21 @@ def test_once_the_time_is_overrun_three_visits_are_a_measurement(clock):
     assert pace.suffices == 3
 
 
+@pytest.mark.parametrize(("others", "fewest"), [(0, 10), (1, 3)])
+def test_a_group_whose_share_is_spent_leaves_time_for_the_first_visits_of_others(clock, others, fewest):
+    pace = paced(clock, visits=24, budget_s=60.0)
+    pace.expect(1 + others, 1, first=True, others=others)
+    pace.allot()
+
+    clock.now += 29.0
+    assert not pace.enough(9, pace.wanted)
+    clock.now += 2.0 if others else 32.0
+    done = next(count for count in range(25) if pace.enough(count, pace.wanted))
+    pace.expect(1, 1, first=False)
+
+    assert (done, pace.suffices) == (fewest, fewest)
+
+
 @given(st.integers(1, 10**10))
 def test_short_ones_are_looped_and_long_ones_are_not(run_ns):
     loops = loops_of(run_ns)
