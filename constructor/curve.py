@@ -8,7 +8,8 @@ weights; products of queries and keys). A model's latency is too, except for eff
 Between two measured lengths the latency is f times the ratio of measured latency to f, interpolated along the logarithm
 of the length. At measured lengths it equals the measurement. The error comes from leaving each inner length out and
 predicting it from the others, with a gap twice as wide. As that of any interpolation it is largest in the middle of a
-gap and vanishes at its ends: with the square of the distances. There is no extrapolation beyond the measured lengths.
+gap and vanishes at its ends: with the square of the distances. A longer sequence takes no less work, so that an
+interval does not exceed those of the lengths around it. There is no extrapolation beyond the measured lengths.
 """
 
 from __future__ import annotations
@@ -151,7 +152,8 @@ class Curve:
         low, high = self.points[index - 1 : index + 1]
         halves = [(point.ci95_ms[1] - point.ci95_ms[0]) / 2 / point.ms for point in (low, high) if point.ci95_ms]
         half = ms * math.hypot(self.error * _middling(low, length, high), max(halves, default=0.0))
-        return max(0.0, ms - half), ms + half
+        ends = [bound for point in (low, high) for bound in point.ci95_ms or (0.0, math.inf)]
+        return max(0.0, min(ends), ms - half), min(max(ends), ms + half)
 
 
 def _share(low: Point, length: int, high: Point) -> float:

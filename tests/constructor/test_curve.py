@@ -54,6 +54,20 @@ def test_points_that_are_left_out_make_the_interval() -> None:
     assert rough.error > max(abs(one.error) for one in rough.left_out)
 
 
+def test_an_interval_stays_within_those_of_the_lengths_around_it() -> None:
+    """Of a step that hardly depends on its cache, although the other lengths are read badly."""
+    times = {1: 4.0, 128: 4.3, 513: 6.0, 2049: 11.4}
+    found = Curve.through(Point(n, ms, (0.95 * ms, 1.05 * ms)) for n, ms in times.items())
+
+    read = found.at(8)
+
+    assert found.error is not None
+    assert found.error > 0.3
+    assert read is not None
+    assert read.ci95_ms is not None
+    assert pytest.approx(read.ci95_ms) == (0.95 * 4.0, 1.05 * 4.3)
+
+
 def test_the_error_between_two_lengths_vanishes_at_both() -> None:
     read = curve(40.0, 1.3, scatter=0.05)
     halves = []
