@@ -11,7 +11,8 @@ intervals of one run contain 1. It is judged only by other data: families of the
 models at least. They are fitted to all families of the run, also to those of the half ``new``: the method was tuned
 with the others in sight, and a user's model is not among them. A row holds if at least 92 % of all intervals of other
 runs on the same CPU model contain 1. Without such a run it does not. ``widest`` is the largest deviation that a fit to
-any of these data gives.
+any of these data gives. Decoders (``tokens-t*.json``) have rows of their own: fitted to the first half of the families
+by name, and judged by the others.
 
 The scatter of processes of one run comes from ``docs/results/scatter-*.json`` (``scatter.py``). It is the least
 relative standard deviation with which 95 % of the models' differences between two processes are explained by it and by
@@ -34,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dlbricks.constructor.uncertainty.calibration import NORMAL, Method, fitted_sd, least_sd, share_held
+from dlbricks.constructor.uncertainty.calibration import NORMAL, OPENED, Method, fitted_sd, least_sd, share_held
 from dlbricks.db.values import PROTOCOL
 from figures import parser, read, write
 
@@ -69,9 +70,10 @@ _REPEATED = {"bricks": "estimate_undisturbed", "model": "own_undisturbed"}
 def main() -> None:
     """Read, calibrate and write."""
     parser(__doc__, out=False).parse_args()
-    results = accuracies(RESULTS)
-    write(RESULTS / "calibration.json", {name: validated(name, one) for name, one in results.items()})
-    write(CONSTANTS, [*constants(results), *on_gpu(RESULTS)])
+    results, decoders = accuracies(RESULTS), of_decoders(RESULTS)
+    found = {name: validated(name, one) for name, one in results.items()}
+    write(RESULTS / "calibration.json", found | {f"tokens-t{method.threads}": fit for method, fit in decoders})
+    write(CONSTANTS, [*constants(results), *map(_of_decoder, decoders), *on_gpu(RESULTS)])
     write(SCATTER, scatter(RESULTS))
 
 
@@ -133,6 +135,44 @@ def _held_by(sd: float, place: str) -> float:
 def _constant(method: Method, cpu: str, sds: Sequence[float], **more: Any) -> dict[str, Any]:
     """Return a row; the first of the deviations is its own."""
     return {"method": asdict(method), "cpu": cpu, "sd": round(sds[0], 4), "widest": round(max(sds), 4), **more}
+
+
+def of_decoders(folder: Path) -> list[tuple[Method, dict[str, Any]]]:
+    """Return the error of the method over half of the families of decoders, and how often it holds for the others."""
+    fits = []
+    for path in sorted(folder.glob("tokens-t*.json")):
+        found = read(path)
+        families: dict[str, list[Mapping[str, Any]]] = {}
+        for name, model in sorted(found["models"].items()):
+            known = [row for row in model["rows"] if row["ratio_ci95"] is not None and "method_sd" in row]
+            families.setdefault(name.partition("_")[0], []).extend(known)
+        cpus = {model["cpu"] for model in found["models"].values()}
+        fitted, others = ([row for one in half for row in families[one]] for half in _halves([*families]))
+        if len(cpus) == 1 and min(len(fitted), len(others)) >= _FEWEST:
+            errors, sampling = _errors(fitted, [row["method_sd"] for row in fitted])
+            sd = fitted_sd(errors, sampling)
+            judged = _errors(others, [row["method_sd"] for row in others])
+            method = Method("onnxruntime", "cpu", OPENED, 1, "model", found["threads"], 1, "float32")
+            fit = {
+                "cpu": cpus.pop(), "models": len(found["models"]), "rows": len(fitted), "sd": sd,
+                "bias": float(np.exp(errors.mean()) - 1),
+                "median_half_width": float(np.median(np.expm1(np.hypot(sampling, NORMAL * sd)))),
+                "others": {"rows": len(others), "hold_1": share_held(*judged, sd), "sd": fitted_sd(*judged)},
+            }  # fmt: skip
+            fits.append((method, fit))
+    return fits
+
+
+def _halves(families: list[str]) -> tuple[list[str], list[str]]:
+    return families[: len(families) // 2], families[len(families) // 2 :]
+
+
+def _of_decoder(decoder: tuple[Method, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the row of decoders that ``tokens`` uses."""
+    method, fit = decoder
+    others, source = fit["others"], f"tokens-t{method.threads}"
+    holds = others["hold_1"] >= _GOAL
+    return _constant(method, fit["cpu"], [fit["sd"], others["sd"]], holds=holds, models=fit["models"], source=source)
 
 
 def on_gpu(folder: Path) -> list[dict[str, Any]]:
@@ -198,11 +238,12 @@ def validated(name: str, fitted: Mapping[str, Any]) -> dict[str, Any]:
     return {**made, "validation": coverage}
 
 
-def _errors(rows: Sequence[Mapping[str, Any]], method_sd: float | None) -> tuple[Any, Any]:
+def _errors(rows: Sequence[Mapping[str, Any]], method_sd: float | Sequence[float] | None) -> tuple[Any, Any]:
     """Return the logarithms of the ratios, and half of their intervals without the error of the method."""
+    composing = np.zeros(1) if method_sd is None else np.asarray(method_sd)
     errors = np.log([row["ratio"] for row in rows])
     halves = np.log([row["ratio_ci95"][1] / row["ratio"] for row in rows])
-    return errors, np.sqrt(np.maximum(0, halves**2 - (NORMAL * (method_sd or 0.0)) ** 2))
+    return errors, np.sqrt(np.maximum(0, halves**2 - (NORMAL * composing) ** 2))
 
 
 def scatter(folder: Path) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ def main() -> None:
         models[name] = {"cpu": cpu, **_measured(file, options.threads, options.budget)}
         rows = [row for model in models.values() for row in model["rows"]]
         result = {
-            "schema": 2, "dlbricks": __version__, "threads": options.threads, "budget_s": options.budget,
+            "schema": 3, "dlbricks": __version__, "threads": options.threads, "budget_s": options.budget,
             "models": models,
             "errors": {
                 "first": _spread(row for row in rows if row["context"] is None),
@@ -78,13 +78,20 @@ def _measured(file: Path, threads: int, budget_s: int) -> dict[str, Any]:
                 time.sleep(_EVERY_S)
         wall_s = time.monotonic() - begun
         answer = json.loads(said.read_text())
-    weights = answer["memory"]["weight_bytes"]
-    rows = [
-        {"test": test["test"], "context": None if test["test"].startswith("pp") else test["context"],
-         "ms": test["ratio"] * test["loop_ms"], "loop_ms": test["loop_ms"], "loop_visits": test["loop_visits"],
-         "ratio": test["ratio"], "ratio_ci95": test["ratio_ci95"]}
-        for test in answer["tests"] if test["ratio"] is not None and not test["test"].startswith("tg128")
-    ]  # fmt: skip
+    weights, curves = answer["memory"]["weight_bytes"], answer["curves"]
+    method_sd = {
+        name: {point["length"]: point["method_sd"] for point in curves[name]["points"]} for name in ("prompt", "step")
+    }
+    rows = []
+    for test in answer["tests"]:
+        if test["ratio"] is not None and not test["test"].startswith("tg128"):
+            prompt = test["test"].startswith("pp")
+            rows.append({
+                "test": test["test"], "context": None if prompt else test["context"],
+                "ms": test["ratio"] * test["loop_ms"], "loop_ms": test["loop_ms"], "loop_visits": test["loop_visits"],
+                "ratio": test["ratio"], "ratio_ci95": test["ratio_ci95"],
+                "method_sd": method_sd["prompt"][test["tokens"]] if prompt else method_sd["step"][test["context"]],
+            })  # fmt: skip
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "exit_code": process.returncode,

@@ -42,7 +42,7 @@ from .interventions import Interventions, quotient_of
 from .measurements import BrickMeasurements
 from .remedies import Task
 from .result import SIGNS, BenanzaBounds, GroundTruth, Term
-from .uncertainty.calibration import Method, MethodError, method_error
+from .uncertainty.calibration import OPENED, Method, MethodError, method_error
 from .uncertainty.interval import Weights, combined, valued_share, with_method, with_unsure, with_values
 
 _NS_PER_MS = 1e6
@@ -433,6 +433,8 @@ def _method_error(asked: Asked, evidence: Evidence, *, executed: bool, written: 
         method = replace(method, cache=COLD if asked.level == COLD else MODEL)
         if asked.kind != "runtime" and not written:  # always layer by layer
             method = replace(method, graph="runtime", granularity=1)
+    if asked.graph.opened:
+        method = replace(method, graph=OPENED)
     return method_error(method, evidence.choice.system.cpu, evidence.calibrations)
 
 

@@ -33,7 +33,7 @@ from .lengths import Side, sides_of
 
 _POINT = fields(
     "estimate_ms=latency.ms ci95_ms=latency.ci95_ms undisturbed_ms=latency.undisturbed_ms measured_ms=truth.ms "
-    "coverage=parts.coverage.sequences error"
+    "method_sd=latency.method.sd coverage=parts.coverage.sequences error"
 )
 """What JSON says of an estimate at one length."""
 

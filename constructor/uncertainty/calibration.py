@@ -80,6 +80,10 @@ def _widest(rows: list[dict[str, Any]], kind: str) -> float | None:
     return max((row[kind]["sd"] for row in rows if row[kind] is not None), default=None)
 
 
+OPENED = "opened"
+"""Such a session allocates activations in each execution; where they lie is known less well (docs/results, tokens)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """A way to compose an estimate, as far as the error depends on it.
@@ -87,7 +91,8 @@ class Method:
     Attributes:
         backend: Name of the backend.
         device: Its device.
-        graph: Graph that the bricks come from: ``source``, ``fused`` or ``runtime``.
+        graph: Graph that the bricks come from: ``source``, ``fused`` or ``runtime``; ``OPENED`` for a session that
+            leaves lengths open, as a decoder's loop does.
         granularity: Most layers of a brick; 0 for overlapping sequences and connected windows.
         cache: Cache state; ``model`` for bricks of each model's footprint class.
         threads: Threads of the runtime.
