@@ -70,11 +70,18 @@ _REPEATED = {"bricks": "estimate_undisturbed", "model": "own_undisturbed"}
 def main() -> None:
     """Read, calibrate and write."""
     parser(__doc__, out=False).parse_args()
-    results, decoders = accuracies(RESULTS), of_decoders(RESULTS)
-    found = {name: validated(name, one) for name, one in results.items()}
-    write(RESULTS / "calibration.json", found | {f"tokens-t{method.threads}": fit for method, fit in decoders})
-    write(CONSTANTS, [*constants(results), *map(_of_decoder, decoders), *on_gpu(RESULTS)])
+    found, rows = fits(RESULTS)
+    write(RESULTS / "calibration.json", found)
+    write(CONSTANTS, rows)
     write(SCATTER, scatter(RESULTS))
+
+
+def fits(folder: Path) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """Return fit and validation of each accuracy by name, and the rows that ``estimate`` uses."""
+    results, decoders = accuracies(folder), of_decoders(folder)
+    found = {name: validated(name, one) for name, one in results.items()}
+    found |= {f"tokens-t{method.threads}": fit for method, fit in decoders}
+    return found, [*constants(results), *map(_of_decoder, decoders), *on_gpu(folder)]
 
 
 def accuracies(folder: Path) -> dict[str, Mapping[str, Any]]:
@@ -139,7 +146,7 @@ def _constant(method: Method, cpu: str, sds: Sequence[float], **more: Any) -> di
 
 def of_decoders(folder: Path) -> list[tuple[Method, dict[str, Any]]]:
     """Return the error of the method over half of the families of decoders, and how often it holds for the others."""
-    fits = []
+    made = []
     for path in sorted(folder.glob("tokens-t*.json")):
         found = read(path)
         families: dict[str, list[Mapping[str, Any]]] = {}
@@ -153,14 +160,18 @@ def of_decoders(folder: Path) -> list[tuple[Method, dict[str, Any]]]:
             sd = fitted_sd(errors, sampling)
             judged = _errors(others, [row["method_sd"] for row in others])
             method = Method("onnxruntime", "cpu", OPENED, 1, "model", found["threads"], 1, "float32")
-            fit = {
-                "cpu": cpus.pop(), "models": len(found["models"]), "rows": len(fitted), "sd": sd,
-                "bias": float(np.exp(errors.mean()) - 1),
-                "median_half_width": float(np.median(np.expm1(np.hypot(sampling, NORMAL * sd)))),
-                "others": {"rows": len(others), "hold_1": share_held(*judged, sd), "sd": fitted_sd(*judged)},
+            cpu = cpus.pop()
+            other = {
+                "cpu": cpu, "models": len(others), "unit": "visit", "hold_1": share_held(*judged, sd),
+                "sd": fitted_sd(*judged),
             }  # fmt: skip
-            fits.append((method, fit))
-    return fits
+            fit = {
+                "cpu": cpu, "models": len(fitted), "sd": sd, "bias": float(np.exp(errors.mean()) - 1),
+                "median_half_width": float(np.median(np.expm1(np.hypot(sampling, NORMAL * sd)))),
+                "validation": {f"{path.stem}, other families": other},
+            }  # fmt: skip
+            made.append((method, fit))
+    return made
 
 
 def _halves(families: list[str]) -> tuple[list[str], list[str]]:
@@ -170,9 +181,9 @@ def _halves(families: list[str]) -> tuple[list[str], list[str]]:
 def _of_decoder(decoder: tuple[Method, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the row of decoders that ``tokens`` uses."""
     method, fit = decoder
-    others, source = fit["others"], f"tokens-t{method.threads}"
-    holds = others["hold_1"] >= _GOAL
-    return _constant(method, fit["cpu"], [fit["sd"], others["sd"]], holds=holds, models=fit["models"], source=source)
+    (other,) = fit["validation"].values()
+    source, holds = f"tokens-t{method.threads}", other["hold_1"] >= _GOAL
+    return _constant(method, fit["cpu"], [fit["sd"], other["sd"]], holds=holds, models=fit["models"], source=source)
 
 
 def on_gpu(folder: Path) -> list[dict[str, Any]]:

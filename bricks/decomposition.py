@@ -10,7 +10,7 @@ from ..errors import BrokenModel, DlbricksError, unforeseen
 from ..models import ModelSource
 from ..models.user_inputs import spelled_option
 from .cutting.sequences import KeyedWindow, sequences
-from .graph.footprint import footprint, level_name, own_level
+from .graph.footprint import class_of, level_name
 from .graph.model_graph import ExecutedModel, ModelGraph, deciding_inputs
 from .layer import LayerSequence, TensorType
 
@@ -82,7 +82,7 @@ def alone(graph: ModelGraph) -> tuple[LayerSequence, ...]:
 
 def footprint_class(graph: ModelGraph) -> int:
     """Return the footprint class, in bytes, that bricks of a graph are measured in."""
-    return own_level(graph.control, footprint(graph))
+    return class_of(graph)
 
 
 def suspects(source: ModelSource, graph: ModelGraph) -> str:

@@ -65,7 +65,7 @@ class LoopTime:
 
     Attributes:
         visits: Visits, each a prompt or some steps.
-        ms: Mean time of one execution.
+        ms: Time of one execution: the mean over visits of the median of each. In some steps the runtime's memory grows.
         ci95_ms: Its interval over visits; None for a single visit.
         tokens: Counted executions.
     """
@@ -176,11 +176,11 @@ class Loop:
 
 
 def _time(visits: Sequence[tuple[int, ...]]) -> LoopTime:
-    means = [statistics.fmean(visit) / 1e6 for visit in visits]
-    ms, count = statistics.fmean(means), len(means)
+    middles = [statistics.median(visit) / 1e6 for visit in visits]
+    ms, count = statistics.fmean(middles), len(middles)
     if count < 2:
         return LoopTime(count, ms, None, sum(map(len, visits)))
-    half = student(count - 1) * statistics.stdev(means) / math.sqrt(count)
+    half = student(count - 1) * statistics.stdev(middles) / math.sqrt(count)
     return LoopTime(count, ms, (max(0.0, ms - half), ms + half), sum(map(len, visits)))
 
 

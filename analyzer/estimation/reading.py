@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...bricks.cutting.fused import fused_sequences
 from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.graph.boundary import BOUNDARY, USUAL, Caches
-from ...bricks.graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, is_level, level_name, nearest_levels
+from ...bricks.graph.footprint import LEVELS, is_level, level_name, nearest_levels
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...constructor.choice import COLD, MODEL, Choice, Query, in_parallel, narrows
 from ...constructor.coverage import missing_of
@@ -215,7 +215,7 @@ def _caches(states: Iterable[str]) -> frozenset[str]:
     """Return the cache states with possible replacements of some states, or with related measurements."""
     caches = {level for state in states for level in nearest_levels(state)} | {"hot", COLD, MODEL}
     if any(is_level(state) for state in states):
-        caches |= {level_name(level) for level in (CORE_LEVEL, *REPEAT_LEVELS, *REUSE_LEVELS)}
+        caches |= {level_name(level) for level in LEVELS}
     return frozenset(caches)
 
 

@@ -18,7 +18,7 @@ from ..layer import LayerSequence, TensorType
 from ..operators import VIEWS
 from ..work import weights_read
 from .activations import LARGE_BYTES, far_bytes
-from .footprint import REUSE_LEVELS, footprint, own_level
+from .footprint import MODEL_LEVELS, class_of
 from .model_graph import ModelGraph
 
 GIVEN = "given"
@@ -77,8 +77,8 @@ def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence], caches:
     outside = {*graph.inputs, *graph.outputs}
     total = sum(size for size in (_size(graph, value) for value in outside) if size >= LARGE_BYTES)
     noticed = outside if total >= _NOTICED_BYTES else set[str]()
-    level = own_level(graph.control, footprint(graph))
-    far = far_bytes(graph, _near(level, caches)) if level in REUSE_LEVELS else {}
+    level = class_of(graph)
+    far = far_bytes(graph, _near(level, caches)) if level in MODEL_LEVELS else {}
     if not noticed and not far:
         return {}
     given = noticed.intersection(graph.inputs)

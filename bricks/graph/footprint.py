@@ -26,6 +26,16 @@ REUSE_LEVELS = tuple(size * _MIB for size in (8, 12, 16, 24, 32, 48, 64, 96, 128
 REPEAT_LEVELS = (256 * _KIB, 512 * _KIB, 1 * _MIB, 2 * _MIB)
 """Smaller classes for data that one inference reads several times: in a core's own caches, or just beyond."""
 
+STREAM_LEVEL = 512 * _MIB
+"""The class of larger models that compute little with each weight, such as steps of decoders: they run at the pace of
+memory, of which caches of hundreds of MiB and tables of pages hold less in larger models."""
+
+_STREAMED_MACS = 4
+"""Multiply-accumulates for each byte of weights, below which memory sets the pace: in four bits there are two."""
+
+MODEL_LEVELS = (*REUSE_LEVELS, STREAM_LEVEL)
+"""Classes of whole models that leave a core's own caches."""
+
 CORE_LEVEL = 64 * _KIB
 """The class of models that stay in a core's own caches. Their bricks run alone, as copies in one network.
 
@@ -34,7 +44,7 @@ In a pack the profiler adds more than their duration to most kernels of these mo
 _CORE_BYTES = 4 * _MIB
 """Maximum footprint of a model in that class."""
 
-_LEVELS = (CORE_LEVEL, *REPEAT_LEVELS, *REUSE_LEVELS)
+LEVELS = (CORE_LEVEL, *REPEAT_LEVELS, *MODEL_LEVELS)
 
 
 def footprint(graph: ModelGraph) -> int:
@@ -81,15 +91,15 @@ def nearest_levels(name: str) -> list[str]:
     level = parse_level(name)
     if level is None:
         return [name]
-    others = REUSE_LEVELS if level in REUSE_LEVELS else _LEVELS
-    larger = -1 if level in REUSE_LEVELS else 1  # of two equally near classes of models the larger was theirs before
+    others = MODEL_LEVELS if level in MODEL_LEVELS else LEVELS
+    larger = -1 if level in MODEL_LEVELS else 1  # of two equally near classes of models the larger was theirs before
     nearest = sorted(others, key=lambda other: (abs(math.log2(other / level)), larger * other))
     return [level_name(other) for other in nearest]
 
 
 def parse_level(name: str) -> int | None:
     """Return the level of a cache state; None if it is not a level."""
-    return next((level for level in _LEVELS if level_name(level) == name), None)
+    return next((level for level in LEVELS if level_name(level) == name), None)
 
 
 def is_level(name: str) -> bool:
@@ -151,6 +161,16 @@ def _peak(graph: ModelGraph, last: dict[str, int]) -> int:
 def iterates(control: Iterable[ControlFlow]) -> bool:
     """Return True if iterations share weights: a Loop or Scan is expanded more than once."""
     return any(flow.layers and flow.op_type != "If" and flow.course not in {"0", "1"} for flow in control)
+
+
+def class_of(graph: ModelGraph) -> int:
+    """Return the footprint class of a model."""
+    size, live = footprint(graph), [graph.layers[index] for index in graph.live]
+    if _nearest(size, MODEL_LEVELS) == STREAM_LEVEL and not any(flow.layers for flow in graph.control):
+        macs = sum(layer.cost.macs for layer in live if layer.cost is not None)
+        if macs < _STREAMED_MACS * weights_read(live):
+            return STREAM_LEVEL
+    return own_level(graph.control, size)
 
 
 def own_level(control: Iterable[ControlFlow], size: int) -> int:

@@ -24,7 +24,7 @@ import msgspec
 
 from ...errors import MissingBrick, SuiteError, TamperedBrick
 from ..graph.boundary import BOUNDARY, Caches
-from ..graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, level_of
+from ..graph.footprint import LEVELS, REUSE_LEVELS, level_of
 from .brick import MAX_BRICK_BYTES, Brick, load_brick
 
 # The manifest, an untrusted file: every field and every size is checked.
@@ -196,7 +196,7 @@ class Suite:
         noted = self._entries[key].distances if key in self._entries else ()
         if not noted:
             return REUSE_LEVELS
-        return tuple(sorted({size if size in (CORE_LEVEL, *REPEAT_LEVELS) else level_of(size) for size in noted}))
+        return tuple(sorted({size if size in LEVELS else level_of(size) for size in noted}))
 
     def boundary(self, key: str) -> tuple[str, ...]:
         """Return additional variants to measure a brick in, at the beginning or end of a model (``graph.boundary``)."""

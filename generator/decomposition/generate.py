@@ -16,7 +16,7 @@ from ...bricks.decomposition import Decomposition, Failed, attempt
 from ...bricks.features import keep_features
 from ...bricks.graph.boundary import USUAL, Caches, boundary_variants
 from ...bricks.graph.control import ControlFlow
-from ...bricks.graph.footprint import REUSE_LEVELS
+from ...bricks.graph.footprint import MODEL_LEVELS
 from ...bricks.graph.model_graph import ModelGraph
 from ...bricks.layer import LayerState, TensorType
 from ...bricks.suite.brick import Brick, Carried, build_brick, carried_by
@@ -277,7 +277,7 @@ def _caches(models: Sequence[Decomposition], given: Caches | None) -> Caches | N
 
     Only bricks of executed graphs depend on it, which are measured here or on a machine of its kind.
     """
-    asked = any(model.graph.salt and model.footprint_class in REUSE_LEVELS for model in models)
+    asked = any(model.graph.salt and model.footprint_class in MODEL_LEVELS for model in models)
     return (given or caches_here()) if asked else None
 
 

@@ -13,7 +13,7 @@ import onnx
 
 from ...bricks.decomposition import Decomposition, Failed, suspects
 from ...bricks.graph.boundary import BOUNDARY
-from ...bricks.graph.footprint import CORE_LEVEL, REUSE_LEVELS, footprint, level_name
+from ...bricks.graph.footprint import CORE_LEVEL, MODEL_LEVELS, REUSE_LEVELS, STREAM_LEVEL, footprint, level_name
 from ...bricks.layer import TensorType
 from ...bricks.suite.suite import Suite
 from ...db.queries import Filter
@@ -165,7 +165,7 @@ def wanted_bricks(suite: Suite, bench: Circumstances, *, packed: bool, device: s
         Footprint class of each identity in bytes; 0: it runs alone.
     """
     brick, in_model = Subject.BRICK, bench.conditions.cache == "model"
-    stand_ins = {} if device == "cpu" else {CORE_LEVEL: REUSE_LEVELS[0]}
+    stand_ins = {} if device == "cpu" else {CORE_LEVEL: REUSE_LEVELS[0], STREAM_LEVEL: REUSE_LEVELS[-1]}
     sizes = {
         key: {stand_ins.get(size, size) for size in suite.footprints(key)} if in_model else {0} for key in suite.keys
     }
@@ -175,7 +175,7 @@ def wanted_bricks(suite: Suite, bench: Circumstances, *, packed: bool, device: s
         for size in sizes[key]
     }
     if packed:
-        in_models = [(identity, size) for identity, size in footprints.items() if size in REUSE_LEVELS]
+        in_models = [(identity, size) for identity, size in footprints.items() if size in MODEL_LEVELS]
         for identity, size in in_models:
             footprints |= {replace(identity, variant=variant): size for variant in suite.boundary(identity.key)}
     return footprints

@@ -68,15 +68,14 @@ def test_the_page_of_results_can_be_read():
 
 
 def test_what_intervals_go_by_is_calibrated_from_what_is_committed():
-    accuracies = calibrate.accuracies(RESULTS)
     committed = json.loads((RESULTS / "calibration.json").read_text())
-    rows, scatter = [*calibrate.constants(accuracies), *calibrate.on_gpu(RESULTS)], calibrate.scatter(RESULTS)
+    (fits, rows), scatter = calibrate.fits(RESULTS), calibrate.scatter(RESULTS)
 
-    assert committed.keys() == accuracies.keys()
-    for name, result in accuracies.items():
-        found = calibrate.validated(name, result)
-        assert found.pop("validation") == committed[name].pop("validation")
-        assert found == pytest.approx(committed[name])
+    assert committed.keys() == fits.keys()
+    for name, fit in fits.items():
+        assert fit.pop("validation") == committed[name].pop("validation")
+        assert fit.pop("cpu", None) == committed[name].pop("cpu", None)
+        assert fit == pytest.approx(committed[name])
     assert rows == json.loads(calibrate.CONSTANTS.read_text()), "run python benchmarks/calibrate.py"
     assert scatter == json.loads(calibrate.SCATTER.read_text()), "run python benchmarks/calibrate.py"
     places = {(*row["method"].items(), row["cpu"]) for row in rows}

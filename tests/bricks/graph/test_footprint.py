@@ -7,10 +7,19 @@ import onnx
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.boundary import boundary_variants
-from dlbricks.bricks.graph.footprint import REUSE_LEVELS, footprint, is_level, level_of, parse_level
+from dlbricks.bricks.graph.footprint import (
+    REUSE_LEVELS,
+    STREAM_LEVEL,
+    class_of,
+    footprint,
+    is_level,
+    level_of,
+    parse_level,
+)
 from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
 from dlbricks.bricks.suite.brick import build_brick
 from dlbricks.models import find_models
+from dlbricks.models.skeleton import Skeleton, mark_weight
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, save
@@ -66,6 +75,25 @@ def test_the_class_of_a_footprint_is_the_nearest_by_ratio(size):
     assert level in REUSE_LEVELS
     nearest = min(max(one / size, size / one) for one in REUSE_LEVELS)
     assert max(level / size, size / level) == pytest.approx(nearest)
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "level"),
+    [(1, 9000, STREAM_LEVEL), (15, 9000, STREAM_LEVEL), (16, 9000, 128 * MIB), (1, 8000, 128 * MIB)],
+)
+def test_a_large_model_that_computes_little_with_each_weight_has_a_class_of_its_own(rows, columns, level):
+    """Of 281 MiB, which is nearer to 512 than to 128, or 250; four multiply-accumulates for a byte are 16 rows."""
+    value = helper.make_tensor_value_info
+    x, w, y = (value(*one) for one in (
+        ("x", TensorProto.FLOAT, [rows, 8192]), ("w", TensorProto.FLOAT, [8192, columns]),
+        ("y", TensorProto.FLOAT, [rows, columns]),
+    ))  # fmt: skip
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x, mark_weight(w)], [y])
+
+    assert class_of(build_graph(Skeleton(helper.make_model(graph)))) == level
 
 
 # Bricks at a model's own inputs and outputs: which they are --------------------------------------------------------

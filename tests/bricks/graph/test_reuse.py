@@ -15,6 +15,7 @@ from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph.control import ControlFlow
 from dlbricks.bricks.graph.footprint import (
     CORE_LEVEL,
+    MODEL_LEVELS,
     REPEAT_LEVELS,
     REUSE_LEVELS,
     footprint,
@@ -203,5 +204,5 @@ def test_what_iterations_found_stands_for_no_model() -> None:
 
     assert all(small.isdisjoint(nearest_levels(level_name(level))) for level in REUSE_LEVELS)
     assert nearest_levels("16MiB")[:5] == ["16MiB", "12MiB", "24MiB", "32MiB", "8MiB"]
-    larger = [level_name(level) for level in REUSE_LEVELS]
+    larger = [level_name(level) for level in MODEL_LEVELS]
     assert nearest_levels("256KiB") == ["256KiB", "512KiB", "64KiB", "1MiB", "2MiB", *larger]
