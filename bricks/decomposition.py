@@ -10,7 +10,7 @@ from ..errors import BrokenModel, DlbricksError, unforeseen
 from ..models import ModelSource
 from ..models.user_inputs import spelled_option
 from .cutting.sequences import KeyedWindow, sequences
-from .graph.footprint import class_of, level_name
+from .graph.footprint import level_name
 from .graph.model_graph import ExecutedModel, ModelGraph, deciding_inputs
 from .layer import LayerSequence, TensorType
 
@@ -78,11 +78,6 @@ class Failed:
 def alone(graph: ModelGraph) -> tuple[LayerSequence, ...]:
     """Return the sequences of a graph at G = 1."""
     return tuple(sequences(graph, 1))
-
-
-def footprint_class(graph: ModelGraph) -> int:
-    """Return the footprint class, in bytes, that bricks of a graph are measured in."""
-    return class_of(graph)
 
 
 def suspects(source: ModelSource, graph: ModelGraph) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..bricks.decomposition import Decomposition, alone, footprint_class
-from ..bricks.graph.footprint import level_name
+from ..bricks.decomposition import Decomposition, alone
+from ..bricks.graph.footprint import class_of, level_name
 from ..bricks.graph.model_graph import ExecutedModel, ModelGraph
 from ..bricks.layer import LayerSequence
 from .choice import MODEL, Choice
@@ -41,7 +41,7 @@ class Interventions:
 
 def intervened(executed: ExecutedModel) -> Interventions:
     """Return the bricks of an executed graph, layer by layer."""
-    return Interventions(executed, alone(executed.graph), level_name(footprint_class(executed.graph)))
+    return Interventions(executed, alone(executed.graph), level_name(class_of(executed.graph)))
 
 
 def intervened_in(model: Decomposition) -> Interventions:
@@ -54,7 +54,7 @@ def intervened_in(model: Decomposition) -> Interventions:
 
 def as_written(graph: ModelGraph) -> Interventions:
     """Return the bricks of a model that the runtime executes unchanged."""
-    return Interventions(parts=alone(graph), level=level_name(footprint_class(graph)), written=graph)
+    return Interventions(parts=alone(graph), level=level_name(class_of(graph)), written=graph)
 
 
 def quotient_of(graph: ModelGraph, parts: tuple[LayerSequence, ...]) -> Quotient:

@@ -75,6 +75,16 @@ class LoopTime:
     ci95_ms: tuple[float, float] | None
     tokens: int
 
+    @classmethod
+    def of(cls, visits: Sequence[tuple[int, ...]]) -> LoopTime:
+        """Return the time of visits, each with the nanoseconds of its executions."""
+        middles = [statistics.median(visit) / 1e6 for visit in visits]
+        ms, count = statistics.fmean(middles), len(middles)
+        if count < 2:
+            return cls(count, ms, None, sum(map(len, visits)))
+        half = student(count - 1) * statistics.stdev(middles) / math.sqrt(count)
+        return cls(count, ms, (max(0.0, ms - half), ms + half), sum(map(len, visits)))
+
     def ratio(self, ms: float, ci95_ms: tuple[float, float] | None) -> tuple[float, tuple[float, float] | None]:
         """Return an estimate over this time, and the interval of the ratio; both errors count, as independent ones."""
         ratio = ms / self.ms
@@ -145,7 +155,7 @@ class Loop:
 
     def report(self) -> LoopReport:
         """Return the times."""
-        times = {task: _time(taken[1:]) for task, taken in self._taken.items() if taken[1:]}
+        times = {task: LoopTime.of(taken[1:]) for task, taken in self._taken.items() if taken[1:]}
         missing = len(self._taken) - len(times)
         reason = self._reason
         if missing and not reason:
@@ -173,15 +183,6 @@ class Loop:
 
     def _answer(self, past: int, first: int, new: int) -> tuple[int, ...]:
         return self._worker.answer(Answer(_NAME, past, first, new, self._batch), timeout_s=_LONGEST_S).tokens_ns
-
-
-def _time(visits: Sequence[tuple[int, ...]]) -> LoopTime:
-    middles = [statistics.median(visit) / 1e6 for visit in visits]
-    ms, count = statistics.fmean(middles), len(middles)
-    if count < 2:
-        return LoopTime(count, ms, None, sum(map(len, visits)))
-    half = student(count - 1) * statistics.stdev(middles) / math.sqrt(count)
-    return LoopTime(count, ms, (max(0.0, ms - half), ms + half), sum(map(len, visits)))
 
 
 @contextmanager

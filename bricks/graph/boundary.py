@@ -57,7 +57,7 @@ USUAL = Caches(2 << 20, 64 << 20)
 Place: TypeAlias = tuple[str, tuple[int, ...]]
 """Key and layers of a sequence."""
 
-_WORTH, _WORTH_AT_ENDS = 0.1, 0.02
+WORTH, _WORTH_AT_ENDS = 0.1, 0.02
 """Least share of a brick's time that far memory may add, for a variant inside a model and at its inputs and outputs."""
 
 
@@ -118,7 +118,7 @@ def _variant(
     far_outputs = {value: _far(part, value, far) for value in outputs if value not in kept}
     moved = sum(far_inputs.values()) + sum(far_outputs.values())
     is_view = all(graph.layers[index].op_type in VIEWS for index in part.layers)  # it would copy an input of a network
-    if is_view or _far_share(graph, part, moved, traffic) < _WORTH:
+    if is_view or _far_share(graph, part, moved, traffic) < WORTH:
         far_inputs, far_outputs = dict.fromkeys(far_inputs, 0), dict.fromkeys(far_outputs, 0)
     cold_in = 2 * sum((inputs | far_inputs).values()) > sum(inputs.values())
     cold_out = 2 * sum((outputs | far_outputs).values()) > sum(outputs.values())
@@ -141,7 +141,18 @@ def _far_share(graph: ModelGraph, part: LayerSequence, far_bytes: int, traffic: 
     """
     layers = [graph.layers[index] for index in part.layers]
     macs = sum(layer.cost.macs for layer in layers if layer.cost is not None)
-    time_ns = macs * _NS_PER_MAC + (traffic + weights_read(layers)) * _NS_PER_BYTE
+    return far_share(macs, traffic + weights_read(layers), far_bytes)
+
+
+def far_share(macs: int, size: int, far_bytes: int) -> float:
+    """Return what far memory may add to a time, as a share of that.
+
+    Args:
+        macs: Multiply-accumulates.
+        size: Bytes of weights, inputs and outputs.
+        far_bytes: Bytes of inputs and outputs that are far.
+    """
+    time_ns = macs * _NS_PER_MAC + size * _NS_PER_BYTE
     return far_bytes * _MORE_NS_PER_FAR_BYTE / time_ns if time_ns else 0.0
 
 

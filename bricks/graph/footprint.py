@@ -164,7 +164,7 @@ def iterates(control: Iterable[ControlFlow]) -> bool:
 
 
 def class_of(graph: ModelGraph) -> int:
-    """Return the footprint class of a model."""
+    """Return the footprint class, in bytes, that bricks of a model are measured in."""
     size, live = footprint(graph), [graph.layers[index] for index in graph.live]
     if _nearest(size, MODEL_LEVELS) == STREAM_LEVEL and not any(flow.layers for flow in graph.control):
         macs = sum(layer.cost.macs for layer in live if layer.cost is not None)
@@ -187,7 +187,7 @@ def with_reuse(graph: ModelGraph, parts: Iterable[LayerSequence]) -> list[LayerS
     """
     if not iterates(graph.control):
         return list(parts)
-    model_level, distances = own_level(graph.control, footprint(graph)), _distances(graph)
+    model_level, distances = class_of(graph), _distances(graph)
     sequences = []
     for part in parts:
         layers = [graph.layers[index] for index in part.layers]

@@ -16,7 +16,8 @@ import onnx
 
 from ...bricks.cutting.fused import fused_sequences, fused_units
 from ...bricks.cutting.sequences import sequences, windows
-from ...bricks.decomposition import Decomposition, Failed, attempt, footprint_class, suspects
+from ...bricks.decomposition import Decomposition, Failed, attempt, suspects
+from ...bricks.graph.footprint import class_of
 from ...bricks.graph.model_graph import ExecutedModel, ModelGraph, build_graph
 from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import ELEMENT_BITS, TensorType
@@ -162,7 +163,7 @@ def _cut_up(
         graph=graph,
         sequences=tuple(parts),
         units=tuple(tuple(unit) for unit in units) if units is not None else tuple((index,) for index in graph.live),
-        footprint_class=footprint_class(graph),
+        footprint_class=class_of(graph),
         windows=tuple(windows(graph, cut.granularity, connected=cut.connected)) if rivals else (),
         executed=executed,
     )

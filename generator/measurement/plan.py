@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...bricks.graph.activations import LARGE_BYTES
-from ...bricks.graph.boundary import BOUNDARY
+from ...bricks.graph.boundary import BOUNDARY, WORTH, far_share
 from ...bricks.graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, level_name, level_of
 from ...db.values import Identity, Measurement
 from ...models.runnable import Runnable
@@ -192,7 +192,7 @@ class MeasurementTask:
 
     def _most_copies(self, member: TaskMember) -> int:
         """Return the copies of a brick, with the one that may run before and does not count (``_cold``)."""
-        once_more = self.packed and ((member.live_bytes > LARGE_BYTES and _slower_if_cold(member)) or _is_short(member))
+        once_more = self.packed and (_slower_if_cold(member) or _is_short(member))
         return self.copies.get(member.id, 1) + once_more
 
     def ordered(self, seed: str) -> list[TaskMember]:
@@ -278,22 +278,15 @@ def _cold(members: Sequence[TaskMember]) -> list[str]:
     found = []
     for member, near in zip(members, before, strict=True):
         lost = member.footprint >= _FROM_MEMORY and member.live_bytes <= _HELD_BYTES
-        cold = member.live_bytes > (LARGE_BYTES if lost else max(LARGE_BYTES, _GROWN * near))
-        cold = cold and _slower_if_cold(member)
+        cold = _slower_if_cold(member) and (lost or member.live_bytes > _GROWN * near)
         found.append(TOGETHER if _is_short(member) else ALONE if cold else "")
     return found
 
 
-_WORTH = 0.1
-"""Least share of a brick's time that cold activations may add, to be worth an execution."""
-
-_NS_PER_BYTE, _MORE_NS_PER_COLD_BYTE = 0.05, 0.1
-"""Assumed rates of one core, as those that choose variants (``bricks/graph/boundary.py``)."""
-
-
 def _slower_if_cold(member: TaskMember) -> bool:
-    warm_ns = _NS_PER_MAC * (member.macs or 0) + _NS_PER_BYTE * (member.read_bytes + member.live_bytes)
-    return _MORE_NS_PER_COLD_BYTE * member.live_bytes >= _WORTH * warm_ns
+    """Return True if activations are large, and cold ones can be noticed beside arithmetic and weights."""
+    size = member.read_bytes + member.live_bytes
+    return member.live_bytes > LARGE_BYTES and far_share(member.macs or 0, size, member.live_bytes) >= WORTH
 
 
 def _is_short(member: TaskMember) -> bool:
