@@ -378,6 +378,7 @@ def take_models(options: dict[str, Any], *, warn: bool = True) -> list[ModelSour
     require_inputs(sources)
     if warn:
         _warn_of_assumed(sources)
+        _warn_of_nan(sources)
     if observed:
         from ..generator.decomposition.observation import observe
 
@@ -482,6 +483,12 @@ def open_suite(path: Path) -> Suite:
             "suite of its bricks",
         )
     return Suite.open(path)
+
+
+def _warn_of_nan(sources: Sequence[ModelSource]) -> None:
+    """Write a warning for each given array that has elements which are NaN."""
+    for of, count in sources[0].given.not_numbers().items() if sources else ():  # one for all models
+        note(f"warning: {of}: {count} of its elements are NaN, and so may be all that is computed from them")
 
 
 _WARNED = 5

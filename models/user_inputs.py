@@ -82,6 +82,16 @@ class UserInputs:
         given = of_files | {name: f"--value {name}={text}" for name, text in self.values}
         return {name: option for name, option in given.items() if self.inputs is None or name in self.inputs}
 
+    def not_numbers(self) -> dict[str, int]:
+        """Return how many elements are NaN in each array of a file that has any, by file and name of the input.
+
+        Raises:
+            UsageError: A file cannot be read.
+        """
+        arrays = ((f"{path}: '{name}'", array) for path in self.files for name, array in read_arrays(path).items())
+        counts = {of: int(np.isnan(array).sum()) for of, array in arrays if array.dtype.kind == "f"}
+        return {of: count for of, count in counts.items() if count}
+
     def only(self, inputs: Collection[str]) -> UserInputs:
         """Return the values of some inputs.
 

@@ -19,6 +19,7 @@ from ...errors import UsageError
 from ...generator.backends.base import Backend
 from ...generator.backends.registry import get
 from ...generator.decomposition.decompose import Model, decompose, decomposing_until
+from ...generator.machine.free_memory import whole_pieces
 from ...generator.machine.lock import work_clock
 from ...generator.measurement.run import RunReport
 from ...generator.measurement.settings import PaceFields
@@ -290,6 +291,7 @@ def tokens(
                 *(LoopTask(length, prompt=True) for length in prompts),
                 *(LoopTask(depth, prompt=False) for depth in depths),
             ]
+            resources.enter_context(whole_pieces())
             running = resources.enter_context(running_loop(extended, how, tasks, progress))
         try:
             if measure:

@@ -28,7 +28,7 @@ REPEAT_LEVELS = (256 * _KIB, 512 * _KIB, 1 * _MIB, 2 * _MIB)
 
 STREAM_LEVEL = 512 * _MIB
 """The class of larger models that compute little with each weight, such as steps of decoders: they run at the pace of
-memory, of which caches of hundreds of MiB and tables of pages hold less in larger models."""
+memory. In a smaller pack their largest weight has one copy, and caches keep part of the others beside it."""
 
 _STREAMED_MACS = 4
 """Multiply-accumulates for each byte of weights, below which memory sets the pace: in four bits there are two."""
@@ -166,7 +166,7 @@ def iterates(control: Iterable[ControlFlow]) -> bool:
 def class_of(graph: ModelGraph) -> int:
     """Return the footprint class, in bytes, that bricks of a model are measured in."""
     size, live = footprint(graph), [graph.layers[index] for index in graph.live]
-    if _nearest(size, MODEL_LEVELS) == STREAM_LEVEL and not any(flow.layers for flow in graph.control):
+    if size > REUSE_LEVELS[-1] and not any(flow.layers for flow in graph.control):
         macs = sum(layer.cost.macs for layer in live if layer.cost is not None)
         if macs < _STREAMED_MACS * weights_read(live):
             return STREAM_LEVEL

@@ -18,6 +18,7 @@ import psutil
 
 from ...db.values import System
 from .cores import CPUS, all_cores, allowed, caches, huge_pages, last_level_bytes, physical_cores, ranges, siblings
+from .free_memory import small_pieces
 from .nvml import cuda_gpu, gpu_state
 
 _ISA = frozenset({
@@ -34,6 +35,8 @@ _IDLE_SHARE = 0.2
 """Share of an idle core that other programs may use."""
 _TESTED_BYTES = 480 << 20
 """Largest last-level cache of the machines in docs/results."""
+_SCATTERED_BYTES = 256 << 20
+"""Free memory in small pieces that a large model would notice."""
 _WARM_C = 85.0
 
 
@@ -128,6 +131,8 @@ def quietness(*, watch_s: float = 0.5) -> Quietness:
         notes.append("several threads share a core")
     if state["governor"] is None:
         notes.append("frequency and governor cannot be seen from here")
+    if (scattered := small_pieces().total) >= _SCATTERED_BYTES:
+        notes.append(f"{scattered / 2**30:.1f} GiB of the free memory are in small pieces, which are slower to read")
     if state["virtual"]:
         notes.append("a hypervisor may run other guests on the same cores and caches")
     return Quietness(tuple(reasons), (*notes, *topology_notes()), busy)

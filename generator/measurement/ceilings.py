@@ -26,6 +26,7 @@ from ...db.values import Circumstances, Measurement, Subject, System
 from ...errors import BackendError, BackendUnavailable, DlbricksError, UsageError, WorkerError
 from ...models.runnable import Runnable
 from ..backends.registry import backends, get, require_available
+from ..machine.free_memory import whole_pieces
 from ..machine.lock import machine_lock
 from ..machine.system import probe_system
 from ..progress import ProgressCallback, Whole
@@ -143,6 +144,7 @@ def measure_ceilings(
     runs: list[str] = []
     with ExitStack() as resources:
         resources.enter_context(machine_lock())
+        resources.enter_context(whole_pieces())
         plans: list[_Planned] = []
         working_sets, products = sizes or stream_sizes(system, device), gemm_sizes or gemm_sizes_on(device)
         for name in _names(backend, device):

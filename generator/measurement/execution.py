@@ -46,6 +46,7 @@ from ..backends.registry import get, require_available
 from ..decomposition.cut import Cut, instruction_set, runtime_salt
 from ..decomposition.decompose import Model, decompose, decomposing_until
 from ..decomposition.executed import ExecutedGraphs
+from ..machine.free_memory import whole_pieces
 from ..machine.lock import machine_lock, work_clock
 from ..machine.nvml import gpu_state
 from ..machine.system import probe_system
@@ -218,6 +219,7 @@ def execute_run(
         read_s = work_clock() - begun
         if not order.dry_run and (order.suite is not None or sources.keys):
             resources.enter_context(machine_lock())
+            resources.enter_context(whole_pieces())
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         execution = _RunExecution(settings, order, store, folder, progress)
         execution.costs.read_s += read_s

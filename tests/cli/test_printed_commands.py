@@ -12,6 +12,9 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from dlbricks.analyzer.shell import improve_command
+from dlbricks.models import find_models
+from dlbricks.models.control_flow import read_choices
 
 # Nothing of it can be run without its options: a size without a default, a branch that the condition does not decide,
 # iterations that are not known, and an input whose made-up value the runtime refuses.
@@ -76,3 +79,28 @@ def test_what_a_report_left_untried_is_tried_by_the_commands_that_it_prints(cli,
         assert words[words.index("--db") + 1] == "other.db", words
         done = cli(*words, "--visits", "6", "--processes", "1")
         assert done.code == 0, (words, done.err)
+
+
+def test_elements_that_are_no_numbers_are_told_before_anything_is_measured(cli, tmp_path: Path, write_branches):
+    path = write_branches(tmp_path / "branches.onnx")
+    (given,) = onnx.load(path).graph.input
+    values = np.zeros([size.dim_value for size in given.type.tensor_type.shape.dim], np.float32)
+    values.flat[:3] = np.nan
+    np.savez(tmp_path / "own.npz", **{given.name: values})
+
+    told = cli("generate", path, "--graph", "source", "--data", tmp_path / "own.npz", "-o", tmp_path / "suite")
+
+    assert told.code == 0
+    assert f"own.npz: '{given.name}': 3 of its elements are NaN" in told.err
+
+
+def test_a_search_for_rewrites_runs_as_it_is_printed(cli, options: list[str]):
+    control, _ = read_choices(("branch=else",), ("loop=2",))
+    given = {"batches": (2,), "dims": {"odd": 6}, "values": {"size": "4,4,6"}, "data": [Path("own.npz")]}
+    (source,) = find_models([options[0]], control=control, **given)
+
+    _, *words = shlex.split(improve_command(source, 1, database="other.db"))
+    done = cli(*words, "--budget", "5s")
+
+    assert done.code == 0, done.err
+    assert {*options} <= {*words}
