@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -171,10 +171,3 @@ def judged_limits(limits: Sequence[Limit], figures: Mapping[str, Mapping[str, Fi
         for name, own in figures.items()
         for limit in limits
     ]
-
-
-def worst(judgements: Iterable[Judgement]) -> Standing:
-    """Return ``CROSSED`` if a limit is crossed, else ``UNDECIDED`` if one cannot be told, else ``KEPT``."""
-    standings = {judgement.standing for judgement in judgements}
-    order = (Standing.CROSSED, Standing.UNDECIDED)
-    return next((standing for standing in order if standing in standings), Standing.KEPT)

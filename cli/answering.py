@@ -34,6 +34,7 @@ from .models import (
     setting,
     share,
     take_models,
+    warn_of_nan,
     whole_models,
 )  # fmt: skip
 
@@ -257,7 +258,9 @@ def tokens(
             f"{several} has one value here; --prompt and --new vary the lengths", param_hint="--dim"
         )
     fixed = {name: size for name, (size,) in dims}
-    prompt, step = decoder_models(models, fixed, UserInputs(data, values))
+    given = UserInputs(data, values)
+    warn_of_nan(given)
+    prompt, step = decoder_models(models, fixed, given)
     lengths_of_prompts = prompts or ((512,) if step is None else (32, 64, 128, 256, 512))
     sources = [prompt] if step is None else [prompt, step]
     with open_store(database, sources, stored=stored) as store, watched() as progress:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..bricks.suite.suite import Suite
     from ..db import Store
     from ..models import ModelSource
+    from ..models.user_inputs import UserInputs
 
 
 # What words on the command line mean: times, batch sizes, numbers of threads, dimensions, settings and shares.
@@ -290,8 +291,15 @@ given_options = stacked(
         multiple=True,
         metavar="FILE.npz",
     ),
+    option(
+        "--follow-links",
+        "Read external data through links that leave the model's folder.",
+        is_flag=True,
+        expose_value=False,
+        callback=_follow_links,
+    ),
 )
-"""The user's own values of inputs."""
+"""The user's own values of inputs, and leave to follow links."""
 
 binding_options = stacked(
     option("--batch", "Batch sizes; several, or N..M doubled, give one model each.", batches),
@@ -314,13 +322,6 @@ binding_options = stacked(
         metavar="[NODE=]N",
     ),
     given_options,
-    option(
-        "--follow-links",
-        "Read external data through links that leave the model's folder.",
-        is_flag=True,
-        expose_value=False,
-        callback=_follow_links,
-    ),
 )
 
 
@@ -378,7 +379,7 @@ def take_models(options: dict[str, Any], *, warn: bool = True) -> list[ModelSour
     require_inputs(sources)
     if warn:
         _warn_of_assumed(sources)
-        _warn_of_nan(sources)
+        warn_of_nan(sources[0].given if sources else None)  # one for all models
     if observed:
         from ..generator.decomposition.observation import observe
 
@@ -485,9 +486,9 @@ def open_suite(path: Path) -> Suite:
     return Suite.open(path)
 
 
-def _warn_of_nan(sources: Sequence[ModelSource]) -> None:
+def warn_of_nan(given: UserInputs | None) -> None:
     """Write a warning for each given array that has elements which are NaN."""
-    for of, count in sources[0].given.not_numbers().items() if sources else ():  # one for all models
+    for of, count in given.not_numbers().items() if given else ():
         note(f"warning: {of}: {count} of its elements are NaN, and so may be all that is computed from them")
 
 

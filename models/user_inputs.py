@@ -83,14 +83,19 @@ class UserInputs:
         return {name: option for name, option in given.items() if self.inputs is None or name in self.inputs}
 
     def not_numbers(self) -> dict[str, int]:
-        """Return how many elements are NaN in each array of a file that has any, by file and name of the input.
+        """Return how many elements are NaN in each array of a file that is used and has any, by file and input.
 
         Raises:
             UsageError: A file cannot be read.
         """
-        arrays = ((f"{path}: '{name}'", array) for path in self.files for name, array in read_arrays(path).items())
-        counts = {of: int(np.isnan(array).sum()) for of, array in arrays if array.dtype.kind == "f"}
-        return {of: count for of, count in counts.items() if count}
+        used, counts = self.names(), dict[str, int]()
+        for path in self.files:
+            with _opened(path) as stored:
+                for name in (name for name in stored.files if used.get(name, "").startswith("--data")):
+                    array = stored[name]
+                    if array.dtype.kind == "f" and (count := int(np.isnan(array).sum())):
+                        counts[f"{path}: '{name}'"] = count
+        return counts
 
     def only(self, inputs: Collection[str]) -> UserInputs:
         """Return the values of some inputs.

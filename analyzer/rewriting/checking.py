@@ -155,11 +155,6 @@ class Checker:
         return reference is not None
 
     @property
-    def second_shape(self) -> bool:
-        """True if a second shape is compared."""
-        return bool(self.others)
-
-    @property
     def noise(self) -> float:
         """The model's own noise: difference of its outputs without the runtime's optimiser, or after a tiny change."""
         return max(reference.noise for reference in self._references)

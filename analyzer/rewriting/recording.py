@@ -502,16 +502,13 @@ class Values:
         nodes = [self.graph.nodes[index] for index in region.nodes]
         return self.function(nodes, {name: self.dtypes[name] for name in region.reads}, [value], constants)
 
-    def regions(
-        self, value: str, allowed: Callable[[int], bool], *, most_nodes: int = 40, most_reads: int = 1
-    ) -> Iterator[Region]:
-        """Yield the regions that end in a value and read few others, growing backwards one node at a time.
+    def regions(self, value: str, allowed: Callable[[int], bool], *, most_nodes: int) -> Iterator[Region]:
+        """Yield the regions that end in a value and read a single other, growing backwards one node at a time.
 
         Args:
             value: The region's result.
             allowed: Returns True for the index of a node that may be part of it.
             most_nodes: Largest number of nodes.
-            most_reads: Largest number of values that are read and not constant.
         """
         graph = self.graph
         last = graph.producer.get(value)
@@ -528,10 +525,9 @@ class Values:
         read_by(last)
         taken = {last}
         while True:
-            if 0 < len(front) + len(leaves) <= most_reads:
-                reads = sorted(front | leaves, key=lambda name: -graph.producer.get(name, -1))
-                yield Region(tuple(reads), tuple(sorted(nodes)))
-            if not front or len(nodes) >= most_nodes or len(leaves) > most_reads:
+            if len(front) + len(leaves) == 1:
+                yield Region((*front, *leaves), tuple(sorted(nodes)))
+            if not front or len(nodes) >= most_nodes or len(leaves) > 1:
                 return
             name = max(front, key=lambda name: graph.producer[name])
             front.discard(name)
