@@ -47,7 +47,7 @@ from dlbricks.generator.machine.cores import physical_cores
 from dlbricks.generator.measurement.run import RunReport, run
 from dlbricks.generator.network.packed import PACKING
 from dlbricks.models import ModelSource, find_models
-from facts import HALVES, chosen, entry, generated, provenance, quietness, restriction, spent
+from facts import HALVES, chosen, entry, generated, provenance, quietness, restricted, restriction, spent
 from figures import middle, number, parser, percent, setting, share, table, versions, within, write
 from improved import files
 
@@ -183,7 +183,7 @@ def experiment(
         "protocol": PROTOCOL,
         "packing": PACKING,
         "unit": "session",
-        "half": [half for half in HALVES if half in options.half] or None,
+        "half": restricted(options.half),
         "files": options.list is not None,
         "method_sd": method_error(_method(options, store, done), store.systems()[done.system].cpu).sd,
         "generated_with": version("onnxruntime") if options.elsewhere else None,

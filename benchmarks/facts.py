@@ -59,9 +59,16 @@ def chosen(models: Sequence[str] | None, halves: Sequence[str]) -> list[str]:
     return names
 
 
+def restricted(halves: Sequence[str]) -> list[str] | None:
+    """Return the halves that alone were measured; None for both of the zoo that a method is fitted to, or all."""
+    return (
+        [half for half in HALVES if half in halves] if {*halves} not in ({*HALVES[:2]}, {*HALVES}) and halves else None
+    )
+
+
 def restriction(halves: Sequence[str]) -> str:
-    """Return the part of a file's name for restricted halves; empty for all."""
-    return "".join(f"-{half}" for half in HALVES if half in halves)
+    """Return the part of a file's name for restricted halves; empty for none."""
+    return "".join(f"-{half}" for half in restricted(halves) or ())
 
 
 def generated(sources: Sequence[ModelSource], out: Path, **cut: Any) -> tuple[GenerateReport, Suite]:
