@@ -1,14 +1,17 @@
 """How much longer a decoder's token takes in memory of small pieces: ``docs/results/pieces.json``.
 
-    python benchmarks/pieces.py FILE... [--times 8] [--out FOLDER]     # files of benchmarks/decoders.py
+    python benchmarks/pieces.py FILE... [--times 6] [--out FOLDER]     # files of benchmarks/decoders.py
 
-Its loop runs in fresh processes, in turn as the machine's free memory is, and with ``whole_pieces``. The time is that
-of a token behind none, the median of one visit. The pages of earlier processes are free again for the next.
+Another program leaves 1.5 GiB of free memory in single pages: it touches them in random order, and ends. Then the loop
+of the decoder runs in a fresh process, on memory as it is or within ``whole_pieces``, in turn. The time is that of a
+token behind none.
 """
 
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,14 +24,23 @@ from dlbricks.generator.machine.system import probe_system
 from dlbricks.models import find_models
 from figures import number, parser, table, write
 
-_WAYS = ("as it is", "whole")
+_SCATTERING = """
+import mmap, numpy
+size = 3 << 29
+memory = mmap.mmap(-1, size)
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+numpy.frombuffer(memory, numpy.uint8)[4096 * numpy.random.default_rng(0).permutation(size // 4096)] = 1
+"""
+"""Another program."""
+
+_WAYS = ("scattered", "whole")
 
 
 def main() -> None:
     """Measure, print and write."""
     arguments = parser(__doc__)
     arguments.add_argument("files", nargs="+", type=Path)
-    arguments.add_argument("--times", type=int, default=8)
+    arguments.add_argument("--times", type=int, default=6)
     options = arguments.parse_args()
     rows = []
     for file in options.files:
@@ -41,13 +53,16 @@ def main() -> None:
 
 
 def _measured(side: Side, times: int) -> dict[str, Any]:
+    weights = 0 if side.decoder is None else side.decoder.weight_bytes
     found: dict[str, list[float]] = {way: [] for way in _WAYS}
-    scattered = small_pieces().total
-    for _ in range(times):
-        for way in _WAYS:
-            with whole_pieces() if way == "whole" else nullcontext():
+    small: list[int] = []
+    for number_of_time in range(times):
+        for way in _WAYS if number_of_time % 2 else _WAYS[::-1]:
+            subprocess.run([sys.executable, "-c", _SCATTERING], check=True)
+            small.append(small_pieces().total)
+            with whole_pieces(weights) if way == "whole" else nullcontext():
                 found[way].append(_token_ms(side))
-    return {"scattered_bytes": scattered, "ms": found}
+    return {"weight_bytes": weights, "small_bytes": small, "ms": found}
 
 
 def _token_ms(side: Side) -> float:

@@ -29,8 +29,9 @@ from figures import RESULTS, number, percent, read, spread, table
 
 PAGES = tuple(
     Path(name) for name in (
-        "README.md", "docs/explanation/prediction.md", "docs/explanation/trust.md", "docs/reference/findings.md",
-        "docs/reference/versions.md", "docs/results/README.md", "docs/how-to/language-models.md",
+        "README.md", "docs/explanation/measuring.md", "docs/explanation/prediction.md", "docs/explanation/trust.md",
+        "docs/how-to/language-models.md", "docs/reference/findings.md", "docs/reference/versions.md",
+        "docs/results/README.md",
     )
 )  # fmt: skip
 """From the top of the project."""
@@ -645,6 +646,24 @@ def _checks(folder: Path) -> str:
     return table(("what", "result", "script"), rows)
 
 
+def _pieces(folder: Path) -> str:
+    result = _of(folder, "pieces")
+    rows = [
+        [
+            row["name"],
+            number(row["weight_bytes"] / 1e9),
+            *(_middle_of(row["ms"][way]) for way in ("scattered", "whole")),
+        ]
+        for row in result["models"]
+    ]
+    return table(("decoder", "weights, GB", f"ms per token, {result['cpu']}", "with whole pieces"), rows)
+
+
+def _middle_of(times: Sequence[float]) -> str:
+    """Return the median of some times, with the shortest and the longest."""
+    return f"{statistics.median(times):.1f} ({min(times):.1f} to {max(times):.1f})"
+
+
 def _tokens(folder: Path) -> str:
     """Return the estimates of decoders over their loop."""
     return tokens.page(_of(folder, "tokens-t1"))
@@ -713,6 +732,7 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "across": _across,
     "round-trips": _round_trips,
     "power": _power,
+    "pieces": _pieces,
     "tokens": _tokens,
     "atlas": _atlas,
     "atlas-changes": _atlas_changes,

@@ -291,7 +291,7 @@ def tokens(
                 *(LoopTask(length, prompt=True) for length in prompts),
                 *(LoopTask(depth, prompt=False) for depth in depths),
             ]
-            resources.enter_context(whole_pieces())
+            resources.enter_context(whole_pieces(extended.decoder.weight_bytes))  # its loop loads first
             running = resources.enter_context(running_loop(extended, how, tasks, progress))
         try:
             if measure:
@@ -383,6 +383,10 @@ _LEAST_TOGETHER = 1 << 29
 """Bricks of small decoders are loaded together up to this size in bytes; otherwise up to the size of the weights."""
 
 
+_PROMPT_SHARE = 0.6
+"""Share of the time for bricks that the prompt has: it is as long as a hundred tokens, and all its bricks need visits."""
+
+
 def _measured(
     parts: Mapping[str, Sequence[Model]],
     plan: MeasuringPlan,
@@ -409,7 +413,8 @@ def _measured(
                 continue
             left_s = plan.left_s(0.0)
             own = 1.0 - (LOOP_SHARE if isinstance(plan.progress, Loop) else 0.0)
-            share_s = None if left_s is None else max(1.0, own * left_s / (len(parts) - number))
+            own *= _PROMPT_SHARE if number + 1 < len(parts) else 1.0
+            share_s = None if left_s is None else max(1.0, own * left_s)
             pace = PaceFields(visits=plan.visits, budget_s=share_s, together_bytes=together_bytes)
             _, report = plan.measure(models, folder / name, pace)
             reports += [] if report is None else [report]

@@ -2,7 +2,8 @@
 
 A weight is read once per inference, so its reuse distance is the footprint of the whole model. A brick is measured
 among others that together touch about as many bytes, in one of nine classes; a model uses the class nearest to its
-footprint. Smaller classes exist for weights that a loop's iterations share (``reuse``).
+footprint. A tenth is for larger models that compute little with each weight, and smaller ones for weights that a loop's
+iterations share (``reuse``).
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ REPEAT_LEVELS = (256 * _KIB, 512 * _KIB, 1 * _MIB, 2 * _MIB)
 """Smaller classes for data that one inference reads several times: in a core's own caches, or just beyond."""
 
 STREAM_LEVEL = 512 * _MIB
-"""The class of larger models that compute little with each weight, such as steps of decoders: they run at the pace of
-memory. In a smaller pack their largest weight has one copy, and caches keep part of the others beside it."""
+"""The class of models above the largest other class that compute little with each weight, such as steps of decoders.
+They run at the pace of memory. A smaller pack holds little beside one copy of their largest weight, and caches keep
+part of that little."""
 
 _STREAMED_MACS = 4
 """Multiply-accumulates for each byte of weights, below which memory sets the pace: in four bits there are two."""

@@ -86,7 +86,7 @@ def physical_cores(root: Path = CPUS) -> tuple[int, ...]:
     Threads of one measurement run on cores of the same kind and the same socket, because others differ in speed and in
     their distance to memory. These are the allowed cores that are like the fastest one, on its NUMA node.
     """
-    locations = {cpu: (-_speed(cpu, root), _node(cpu, root)) for cpu in all_cores(root)}
+    locations = {cpu: (-_speed(cpu, root), node_of(cpu, root)) for cpu in all_cores(root)}
     first = min(locations, key=lambda cpu: (locations[cpu][0], cpu))
     return tuple(cpu for cpu, location in locations.items() if location == locations[first])
 
@@ -110,7 +110,7 @@ def _speed(cpu: int, root: Path) -> int:
     return 0 if cpu in _numbers(_read(root.parents[1] / "cpu_atom/cpus")) else 1
 
 
-def _node(cpu: int, root: Path) -> str:
+def node_of(cpu: int, root: Path = CPUS) -> str:
     """Return the name of a processor's NUMA node; empty on a machine without nodes."""
     return min((path.name for path in root.glob(f"cpu{cpu}/node*")), default="")
 

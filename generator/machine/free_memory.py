@@ -1,36 +1,44 @@
 """The pieces of free memory, of which the kernel hands out the smallest first.
 
 After other programs have run, the smallest are single pages from all over the memory, also those that wait in the list
-of a processor. The program that gets them reads its weights more slowly than one that comes a moment later and gets
-whole pieces. Of the bricks and models of a run this would slow down whatever comes first (``benchmarks/pieces.py``).
+of a processor. A process that gets them reads its weights more slowly than one that comes a moment later and gets whole
+pieces. Of the bricks and models of a run this would slow down whatever comes first (``benchmarks/pieces.py``).
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Thread
 
 import psutil
 
-from .cores import allowed, pin
+from .cores import node_of, physical_cores, pin
 
 _SMALL_ORDERS = 4
 """Sizes of a piece that count as small: 1, 2, 4 and 8 pages."""
 
 _NOTICED_BYTES = 64 << 20
-"""Less in small pieces makes no difference to a model that memory slows down."""
+"""What reads less than this has its data in caches; less in small pieces makes no difference either."""
 
-_MOST_BYTES, _MOST_SHARE = 4 << 30, 0.25
-"""Most to fill, in bytes and as a share of the available memory."""
+_MOST_BYTES, _MOST_SHARE, _MOST_S = 4 << 30, 0.5, 2.0
+"""Most to fill: in bytes, as a share of the free memory in larger pieces, and what can be read in so many seconds."""
+
+_FOLDER = Path("/var/tmp")  # noqa: S108  (the file has no name)
+"""On a disk, as a rule. A file in memory, as in many a temporary folder, gets no pages when it is read."""
 
 _CHUNK_BYTES = 1 << 20
 
 _LISTED = re.compile(r"cpu: (\d+)\s+count: +(\d+)")
+
+_WITHIN: ContextVar[bool] = ContextVar("within", default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +46,8 @@ class SmallPieces:
     """Free memory in small pieces, in bytes.
 
     Attributes:
-        listed: In the list of each processor, which whatever runs there gets first.
-        common: In pieces that are common to all.
+        listed: In the list of each processor, which a process that runs there gets first.
+        common: In pieces of the memory node on which networks run.
     """
 
     listed: Mapping[int, int]
@@ -53,62 +61,56 @@ class SmallPieces:
 
 def small_pieces(system: Path = Path("/proc")) -> SmallPieces:
     """Return how much of the free memory is in small pieces; nothing where the system does not tell."""
-    page = os.sysconf("SC_PAGE_SIZE")
+    page, cores = os.sysconf("SC_PAGE_SIZE"), physical_cores()
     try:
         zones, pieces = (system / "zoneinfo").read_text(), (system / "buddyinfo").read_text()
     except OSError:
         return SmallPieces({}, 0)
-    listed: dict[int, int] = {}
+    listed = dict.fromkeys(cores, 0)
     for processor, pages in _LISTED.findall(zones):
-        listed[int(processor)] = listed.get(int(processor), 0) + page * int(pages)
+        if int(processor) in listed:
+            listed[int(processor)] += page * int(pages)
+    node = (node_of(cores[0]) or "node0").removeprefix("node")
+    here = [line for line in pieces.splitlines() if line.startswith(f"Node {node},")]
     common = sum(
         (page * int(count)) << order
-        for line in pieces.splitlines()
+        for line in here
         for order, count in enumerate(line.partition("zone")[2].split()[1 : 1 + _SMALL_ORDERS])
     )
     return SmallPieces(listed, common)
 
 
 @contextmanager
-def whole_pieces() -> Iterator[None]:
-    """Keep the small pieces of free memory from the programs that start within this context.
+def whole_pieces(largest: int) -> Iterator[None]:
+    """Keep the small pieces of free memory from the processes that start within this context.
 
-    They hold pages of an empty file meanwhile. These pages were free, and the kernel takes them back at once where it
-    has no others. Nothing happens where few pieces are small, or where no temporary file can be made.
+    Pages of a file without content occupy them meanwhile. The kernel may take these pages back whenever it needs some.
+    Nothing happens where few pieces are small, where no such file can be made or read, and within another such context.
+
+    Args:
+        largest: Bytes that the largest network reads; nothing happens for small ones.
     """
-    small = small_pieces()
-    if small.total < _NOTICED_BYTES:
-        yield
-        return
-    try:
-        filling = TemporaryFile(buffering=0)  # noqa: SIM115  (closed below, whatever happens inside)
-    except OSError:
-        yield
-        return
-    with filling:
-        _fill(filling.fileno(), small, min(_MOST_BYTES, int(_MOST_SHARE * psutil.virtual_memory().available)))
+    with ExitStack() as held:
+        if largest >= _NOTICED_BYTES and not _WITHIN.get() and (small := small_pieces()).total >= _NOTICED_BYTES:
+            held.callback(_WITHIN.reset, _WITHIN.set(True))
+            with suppress(OSError):
+                filling = held.enter_context(TemporaryFile(buffering=0, dir=_FOLDER))
+                thread = Thread(target=_fill, args=(filling.fileno(), small))  # its place on processors ends with it
+                thread.start()
+                thread.join()
         yield
 
 
-def _fill(descriptor: int, small: SmallPieces, most: int) -> None:
-    """Read a file without content, on each processor as much as its list has: no disk is used."""
-    try:
-        os.truncate(descriptor, min(small.total, most))
-    except OSError:
-        return  # beyond a limit on the size of files
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead, into larger pieces
-    before, chunk, offset = allowed(), bytearray(_CHUNK_BYTES), 0
-    try:
-        for processor in sorted(before & small.listed.keys()):
-            if pin((processor,)):
-                offset = _read(descriptor, chunk, offset, small.listed[processor])
-    finally:
-        pin(tuple(before))
-    _read(descriptor, chunk, offset, small.common)
-
-
-def _read(descriptor: int, chunk: bytearray, offset: int, size: int) -> int:
-    """Read so many bytes from a place of a file; return the place behind them."""
-    for begin in range(offset, offset + size, len(chunk)):
-        os.preadv(descriptor, [chunk], begin)
-    return offset + size
+def _fill(descriptor: int, small: SmallPieces) -> None:
+    """Read a file without content, on each processor as much as its list has."""
+    larger = psutil.virtual_memory().free - small.total
+    most = min(_MOST_BYTES, small.total, int(_MOST_SHARE * larger))
+    until, chunk, offset = time.monotonic() + _MOST_S, memoryview(bytearray(_CHUNK_BYTES)), 0
+    with suppress(OSError):
+        os.truncate(descriptor, max(most, 0))
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead, into larger pieces
+        for processor, size in [*small.listed.items(), (next(iter(small.listed), 0), small.common)]:
+            pin((processor,))
+            end = min(offset + size, most)
+            while offset < end and time.monotonic() < until:
+                offset += os.preadv(descriptor, [chunk[: end - offset]], offset)

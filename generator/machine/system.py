@@ -132,7 +132,9 @@ def quietness(*, watch_s: float = 0.5) -> Quietness:
     if state["governor"] is None:
         notes.append("frequency and governor cannot be seen from here")
     if (scattered := small_pieces().total) >= _SCATTERED_BYTES:
-        notes.append(f"{scattered / 2**30:.1f} GiB of the free memory are in small pieces, which are slower to read")
+        notes.append(
+            f"{scattered / 2**30:.1f} GiB of the free memory are in small pieces, which large models are kept from"
+        )
     if state["virtual"]:
         notes.append("a hypervisor may run other guests on the same cores and caches")
     return Quietness(tuple(reasons), (*notes, *topology_notes()), busy)

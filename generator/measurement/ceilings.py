@@ -144,9 +144,9 @@ def measure_ceilings(
     runs: list[str] = []
     with ExitStack() as resources:
         resources.enter_context(machine_lock())
-        resources.enter_context(whole_pieces())
         plans: list[_Planned] = []
         working_sets, products = sizes or stream_sizes(system, device), gemm_sizes or gemm_sizes_on(device)
+        resources.enter_context(whole_pieces(max(working_sets, default=0) if device == "cpu" else 0))
         for name in _names(backend, device):
             runtime = get(name)
             precisions = runtime.dtypes_on(device)

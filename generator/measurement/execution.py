@@ -219,7 +219,6 @@ def execute_run(
         read_s = work_clock() - begun
         if not order.dry_run and (order.suite is not None or sources.keys):
             resources.enter_context(machine_lock())
-            resources.enter_context(whole_pieces())
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="dlbricks-models-")))
         execution = _RunExecution(settings, order, store, folder, progress)
         execution.costs.read_s += read_s
@@ -228,6 +227,8 @@ def execute_run(
         forecast_s = execution.forecast_s(plan)
         run = views = None
         if plan.groups and not order.dry_run:
+            largest = max((task.size_bytes for group in plan.groups for task in group.tasks), default=0)
+            resources.enter_context(whole_pieces(largest if settings.runtime.device == "cpu" else 0))
             budget_s = None if settings.budget_s is None else settings.budget_s - (work_clock() - begun)
             deadline = math.inf if settings.within_s is None else begun + settings.within_s
             pace = Pace(settings.visits, budget_s, forecast_s=forecast_s, deadline=deadline)

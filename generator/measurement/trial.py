@@ -25,7 +25,6 @@ from ...errors import BackendError, DlbricksError, MachineBusy, WorkerError
 from ...models.runnable import Runnable
 from ...models.user_inputs import spelled_type
 from ..backends.registry import get, require_available
-from ..machine.free_memory import whole_pieces
 from ..machine.lock import machine_lock
 from ..machine.system import free_cores
 from ..network.network import relative_difference
@@ -202,7 +201,7 @@ def try_out(
     Raises:
         MachineBusy: Another process is measuring.
     """
-    with machine_lock(), whole_pieces(), TemporaryDirectory(prefix="dlbricks-trial-") as name:
+    with machine_lock(), TemporaryDirectory(prefix="dlbricks-trial-") as name:
         free = free_cores() if any(pair.cores for pair in pairs) else 0
         trials = [_Tried(pair, number, Path(name), settled, free) for number, pair in enumerate(pairs)]
         groups = {tried.group: tried for tried in trials}
@@ -270,7 +269,7 @@ def try_in_models(
         sides.append([task for task in tasks if any(member.id in asked for member in task.members)])
     both = tuple(map(Group, zip(*sides, strict=True)))
     recorder = SampleRecorder()
-    with machine_lock(), whole_pieces(), Workers(start_worker) as workers:
+    with machine_lock(), Workers(start_worker) as workers:
         plan = MeasurementPlan(both, processes, sessions=1)
         Scheduler(plan, workers, recorder, Pace(visits, deadline=until), progress).measure()
     return {

@@ -85,7 +85,7 @@ MIB = 1 << 20
     [(1, 4200, STREAM_LEVEL), (15, 4200, STREAM_LEVEL), (16, 4200, 128 * MIB), (1, 4000, 128 * MIB)],
 )
 def test_a_large_model_that_computes_little_with_each_weight_has_a_class_of_its_own(rows, columns, level):
-    """Of 131 MiB, which is more than all other classes, or 125; four multiply-accumulates for a byte are 16 rows."""
+    """They have 131 MiB, above the largest other class, or 125. Four multiply-accumulates for a byte are 16 rows."""
     value = helper.make_tensor_value_info
     x, w, y = (value(*one) for one in (
         ("x", TensorProto.FLOAT, [rows, 8192]), ("w", TensorProto.FLOAT, [8192, columns]),

@@ -1,19 +1,26 @@
-"""Small pieces of free memory are kept from programs that are measured."""
+"""Small pieces of free memory are kept from the processes that are measured."""
 
 from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 from dlbricks.generator.machine import free_memory
+from dlbricks.generator.machine.free_memory import SmallPieces, small_pieces, whole_pieces
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
+PAGE, MIB = os.sysconf("SC_PAGE_SIZE"), 1 << 20
 
 PIECES = """\
 Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      3
 Node 0, zone   Normal  58507  57281  27597  15412   1339   4274   3627   1575   1137    218   1281
+Node 1, zone   Normal      7      7      7      7      7      7      7      7      7      7      7
 """
 LISTS = """\
 Node 0, zone   Normal
@@ -25,6 +32,8 @@ Node 0, zone   Normal
     cpu: 1
               count:    52209
               high:     52671
+    cpu: 2
+              count:    9
 Node 1, zone   Normal
   pagesets
     cpu: 1
@@ -32,57 +41,100 @@ Node 1, zone   Normal
 """
 
 
-def test_lists_of_processors_and_pieces_of_up_to_eight_pages_count(tmp_path: Path):
+def test_lists_of_cores_and_pieces_of_up_to_eight_pages_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "buddyinfo").write_text(PIECES)
     (tmp_path / "zoneinfo").write_text(LISTS)
+    monkeypatch.setattr(free_memory, "physical_cores", lambda: (0, 1))  # networks run on these, of one node
+    monkeypatch.setattr(free_memory, "node_of", lambda _: "node0")
 
-    small = free_memory.small_pieces(tmp_path)
+    small = small_pieces(tmp_path)
 
     assert small.listed == {0: 212451 * PAGE, 1: 52219 * PAGE}
     assert small.common == (58507 + 2 * 57281 + 4 * 27597 + 8 * 15412) * PAGE
     assert small.total == small.common + 264670 * PAGE
-    assert free_memory.small_pieces(tmp_path / "none").total == 0
+    assert small_pieces(tmp_path / "none").total == 0
 
 
-def cached_bytes() -> int:
-    """Memory that holds pages of files."""
-    words = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    return next(int(count) << 10 for name, count, *_ in words if name == "Cached:")
+class Filling:
+    """The file that fills pieces, while it is open."""
+
+    def __init__(self) -> None:
+        self.file: IO[bytes] | None = None
+
+    def made(self, **options: Any) -> IO[bytes]:
+        self.file = TemporaryFile(**options)  # noqa: SIM115  (closed by the context under test)
+        return self.file
+
+    def resident(self) -> int:
+        """Return how many of its bytes are in memory; no other file counts, nor what other programs do."""
+        assert self.file is not None
+        page, count = bytearray(PAGE), 0
+        for offset in range(0, os.fstat(self.file.fileno()).st_size, PAGE):
+            with suppress(BlockingIOError):
+                count += os.preadv(self.file.fileno(), [page], offset, os.RWF_NOWAIT)
+        return count
 
 
-def opened_files() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
+@pytest.fixture
+def filling(monkeypatch: pytest.MonkeyPatch) -> Filling:
+    """A watched file on a machine with 96 MiB in small pieces, a part of a megabyte in the list of one processor."""
+    core, made = min(os.sched_getaffinity(0)), Filling()
+    small = SmallPieces({core: 32 * MIB + 3 * PAGE, core + 4096: 300 << 10}, 64 * MIB)
+    monkeypatch.setattr(free_memory, "small_pieces", lambda: small)
+    monkeypatch.setattr(free_memory, "TemporaryFile", made.made)
+    return made
 
 
-@pytest.mark.skipif(not Path("/proc/buddyinfo").exists(), reason="Linux tells the sizes of free pieces")
-def test_they_are_filled_and_given_back(monkeypatch: pytest.MonkeyPatch):
-    size, here = 256 << 20, os.sched_getaffinity(0)
-    made = free_memory.SmallPieces({min(here): size // 2, 1 << 20: size}, size // 2)
-    monkeypatch.setattr(free_memory, "small_pieces", lambda: made)
-    before, files = cached_bytes(), opened_files()
-
-    with free_memory.whole_pieces():
-        within = cached_bytes()
-
-    assert within - before > size / 2
-    assert cached_bytes() - before < size / 2
-    assert opened_files() == files
-    assert os.sched_getaffinity(0) == here
+def with_free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(free_memory.psutil, "virtual_memory", lambda: SimpleNamespace(free=size))
 
 
-@pytest.mark.parametrize("refused", ["few", "no file", "no room"])
-def test_without_them_all_goes_on(refused: str, monkeypatch: pytest.MonkeyPatch):
-    made = free_memory.SmallPieces({}, 1 << 20 if refused == "few" else 256 << 20)
-    monkeypatch.setattr(free_memory, "small_pieces", lambda: made)
-    if refused == "no file":
-        monkeypatch.setattr("tempfile.tempdir", "/no such folder")
+def test_pages_of_a_file_occupy_them_and_are_given_back(filling: Filling, monkeypatch: pytest.MonkeyPatch):
+    with_free(monkeypatch, 1 << 40)
+    before = os.sched_getaffinity(0)
+
+    with whole_pieces(64 * MIB):
+        within = filling.resident()
+        with whole_pieces(64 * MIB):  # as of a run within the command that measures
+            assert filling.resident() == within
+    if not within:
+        pytest.skip("the temporary folder is in memory: its files have no pages")
+
+    assert within == 96 * MIB + 3 * PAGE + (300 << 10)
+    assert filling.file is not None
+    assert filling.file.closed
+    assert os.sched_getaffinity(0) == before
+
+
+def test_no_more_than_half_of_the_other_free_memory(filling: Filling, monkeypatch: pytest.MonkeyPatch):
+    with_free(monkeypatch, 96 * MIB + 3 * PAGE + (300 << 10) + 20 * MIB)
+
+    with whole_pieces(64 * MIB):
+        assert filling.resident() in {0, 10 * MIB}
+
+
+@contextmanager
+def refusing(reason: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine that lets nothing be filled."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if refused == "no room":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    if reason == "no file":
+        monkeypatch.setattr(free_memory, "_FOLDER", Path("/no such folder"))
+    if reason == "few pieces":
+        monkeypatch.setattr(free_memory, "small_pieces", lambda: SmallPieces({}, MIB))
+    if reason == "no room":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, limits[1]))
     try:
-        with free_memory.whole_pieces():
-            done = True
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    assert done
+
+@pytest.mark.parametrize("reason", ["no file", "few pieces", "no room", "small"])
+def test_without_them_all_goes_on(reason: str, filling: Filling, monkeypatch: pytest.MonkeyPatch):
+    with_free(monkeypatch, 1 << 40)
+    reached = False
+    with refusing(reason, monkeypatch), whole_pieces(MIB if reason == "small" else 64 * MIB):
+        reached = True
+        assert filling.file is None or not filling.resident()
+
+    assert reached
