@@ -384,7 +384,7 @@ _LEAST_TOGETHER = 1 << 29
 
 
 _PROMPT_SHARE = 0.6
-"""Share of the time for bricks that the prompt has: it is as long as a hundred tokens, and all its bricks need visits."""
+"""Share of the time for bricks that the prompt has: it takes as long as 100 tokens, and all bricks need visits."""
 
 
 def _measured(
