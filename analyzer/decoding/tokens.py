@@ -383,10 +383,6 @@ _LEAST_TOGETHER = 1 << 29
 """Bricks of small decoders are loaded together up to this size in bytes; otherwise up to the size of the weights."""
 
 
-_PROMPT_SHARE = 0.6
-"""Share of the time for bricks that the prompt has: it takes as long as 100 tokens, and all bricks need visits."""
-
-
 def _measured(
     parts: Mapping[str, Sequence[Model]],
     plan: MeasuringPlan,
@@ -413,8 +409,7 @@ def _measured(
                 continue
             left_s = plan.left_s(0.0)
             own = 1.0 - (LOOP_SHARE if isinstance(plan.progress, Loop) else 0.0)
-            own *= _PROMPT_SHARE if number + 1 < len(parts) else 1.0
-            share_s = None if left_s is None else max(1.0, own * left_s)
+            share_s = None if left_s is None else max(1.0, own * left_s / (len(parts) - number))
             pace = PaceFields(visits=plan.visits, budget_s=share_s, together_bytes=together_bytes)
             _, report = plan.measure(models, folder / name, pace)
             reports += [] if report is None else [report]
