@@ -9,10 +9,10 @@ intervals of one run contain 1. It is judged only by other data: families of the
 
 ``constructor/uncertainty/calibration.json`` has the rows that ``estimate`` uses: of machines as they are, from ten
 models at least. They are fitted to all families of the run, also to those of the half ``new``: the method was tuned
-with the others in sight, and a user's model is not among them. A row holds if at least 92 % of all intervals of other
-runs on the same CPU model contain 1. Without such a run it does not. ``widest`` is the largest deviation that a fit to
-any of these data gives. Decoders (``tokens-t*.json``) have rows of their own: fitted to the first half of the families
-by name, and judged by the others.
+with the others in sight, and a user's model is not among them. These may have a run of their own, with the same packs
+on the same day. A row holds if at least 92 % of all intervals of other runs on the same CPU model contain 1. Without
+such a run it does not. ``widest`` is the largest deviation that a fit to any of these data gives. Decoders
+(``tokens-t*.json``) have rows of their own: fitted to the first half of the families by name, and judged by the others.
 
 The scatter of processes of one run comes from ``docs/results/scatter-*.json`` (``scatter.py``). It is the least
 relative standard deviation with which 95 % of the models' differences between two processes are explained by it and by
@@ -115,9 +115,10 @@ def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
         how = {key: one[key] for key in ("graph", "granularity", "threads", "batch")}
         method = Method(backend=one["stack"]["backend"], device="cpu", cache="model", dtype="float32", **how)
         found, cpu = validated(name, one), one["system"]["cpu"]
-        everything = _errors([*known, *_new_families(name, one)], one["method_sd"])
-        shipped = fitted_sd(*everything)
-        others = {place: other for place, other in found["validation"].items() if place not in {name, f"{name}-new"}}
+        new = _new_families(name, one)
+        shipped = fitted_sd(*_errors([*known, *new], one["method_sd"]))
+        inside = {name, f"{name}-new"} if new else {name}
+        others = {place: other for place, other in found["validation"].items() if place not in inside}
         here = [place for place, other in others.items() if other["cpu"] == cpu]
         held = math.fsum(_held_by(shipped, place) * others[place]["models"] for place in here)
         sds = [shipped, found["sd"], *(other["sd"] for other in found["validation"].values())]
@@ -127,10 +128,12 @@ def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _new_families(name: str, one: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the models of families that were added last, of the same run."""
-    beside = read(RESULTS / f"{name}-new.json", {"models": [], "date": None})
-    same = beside["date"] == one["date"]
-    return [row for row in beside["models"] if same and row["ratio"] is not None]
+    """Return the models of families that were added last, of the same run or of one with the same packs that day."""
+    beside = read(RESULTS / f"{name}-new.json", {})
+    if not beside or _packing(beside) != _packing(one) or beside["method_sd"] != one["method_sd"]:
+        return []
+    apart = abs(datetime.fromisoformat(beside["date"]) - datetime.fromisoformat(one["date"]))
+    return [row for row in beside["models"] if apart < _ONE_HOST and row["ratio"] is not None]
 
 
 def _held_by(sd: float, place: str) -> float:

@@ -751,6 +751,7 @@ _BLOCKS: Mapping[str, Callable[[Path], str]] = {
     "headline-epyc-two": _headline("epyc-again/accuracy-runtime-g1-t2-b1-new"),
     "headline-epyc-two-before": _headline("epyc/accuracy-runtime-g1-t2-b1-new"),
     "headline-epyc-fused": _headline("epyc-again/accuracy-fused-g1-t1-b1-new"),
+    "headline-epyc-fused-before": _headline("epyc/accuracy-fused-g1-t1-b1-new"),
     "headline-xeon": _headline("accuracy-runtime-g1-t1-b1-new"),
     "headline-two": _headline("accuracy-runtime-g1-t2-b1-new"),
     "headline-fused": _headline("accuracy-fused-g1-t1-b1-new"),
