@@ -61,9 +61,9 @@ def chosen(models: Sequence[str] | None, halves: Sequence[str]) -> list[str]:
 
 def restricted(halves: Sequence[str]) -> list[str] | None:
     """Return the halves that alone were measured; None for both of the zoo that a method is fitted to, or all."""
-    return (
-        [half for half in HALVES if half in halves] if {*halves} not in ({*HALVES[:2]}, {*HALVES}) and halves else None
-    )
+    if {*halves} in ({*HALVES[:2]}, {*HALVES}, set()):
+        return None
+    return [half for half in HALVES if half in halves]
 
 
 def restriction(halves: Sequence[str]) -> str:

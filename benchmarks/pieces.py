@@ -23,6 +23,7 @@ from dlbricks.generator.machine.free_memory import small_pieces, whole_pieces
 from dlbricks.generator.machine.system import probe_system
 from dlbricks.models import find_models
 from figures import number, parser, table, write
+from tokens import named
 
 _SCATTERING = """
 import mmap, numpy
@@ -45,8 +46,7 @@ def main() -> None:
     rows = []
     for file in options.files:
         _, side = sides_of(find_models([file])[0], None)
-        name = file.parent.name if file.name == "model.onnx" else file.stem
-        rows.append({"name": name, **_measured(side, options.times)})
+        rows.append({"name": named(file), **_measured(side, options.times)})
     result = {"cpu": probe_system().cpu, "threads": 1, "models": rows}
     lines = [[row["name"], *(number(statistics.median(row["ms"][way])) for way in _WAYS)] for row in rows]
     write(options.out / "pieces.json", result, table(("file", *_WAYS), lines))

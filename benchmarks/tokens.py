@@ -38,6 +38,11 @@ from figures import number, parser, percent, read, table, write
 _EVERY_S = 0.2
 
 
+def named(file: Path) -> str:
+    """Return the name of a decoder: that of its folder, if its file has the usual one."""
+    return file.parent.name if file.name == "model.onnx" else file.stem
+
+
 def main() -> None:
     """Measure each file, and write after each."""
     arguments = parser(__doc__)
@@ -50,7 +55,7 @@ def main() -> None:
     models = read(target, {"models": {}})["models"]
     models = {name: model for name, model in models.items() if model["cpu"] == cpu}
     for file in options.files:
-        name = file.parent.name if file.name == "model.onnx" else file.stem
+        name = named(file)
         models[name] = {"cpu": cpu, **_measured(file, options.threads, options.budget)}
         rows = [row for model in models.values() for row in model["rows"]]
         result = {

@@ -349,12 +349,13 @@ model_arguments = stacked(
 )
 
 
-def take_models(options: dict[str, Any], *, warn: bool = True) -> list[ModelSource]:
+def take_models(options: dict[str, Any]) -> list[ModelSource]:
     """Remove the options of ``model_arguments`` from a command's options, and find the models.
+
+    A file with a dimension that nobody gave, and an array with elements that are NaN, get a warning each.
 
     Args:
         options: The options of the command.
-        warn: Write a warning for each file with a dimension that nobody gave.
 
     Raises:
         UsageError: An argument is the folder of a suite, or a given value of an input fits no model.
@@ -377,9 +378,8 @@ def take_models(options: dict[str, Any], *, warn: bool = True) -> list[ModelSour
             sources_by_name.setdefault(name, dataclasses.replace(source, name=name))
     sources = list(sources_by_name.values())
     require_inputs(sources)
-    if warn:
-        _warn_of_assumed(sources)
-        warn_of_nan(sources[0].given if sources else None)  # one for all models
+    _warn_of_assumed(sources)
+    warn_of_nan(sources[0].given if sources else None)  # one for all models
     if observed:
         from ..generator.decomposition.observation import observe
 

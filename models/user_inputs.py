@@ -80,18 +80,21 @@ class UserInputs:
             with _opened(path) as stored:
                 of_files |= dict.fromkeys(stored.files, f"--data {path}")
         given = of_files | {name: f"--value {name}={text}" for name, text in self.values}
-        return {name: option for name, option in given.items() if self.inputs is None or name in self.inputs}
+        return {name: option for name, option in given.items() if self._has(name)}
+
+    def _has(self, name: str) -> bool:
+        return self.inputs is None or name in self.inputs
 
     def not_numbers(self) -> dict[str, int]:
-        """Return how many elements are NaN in each array of a file that is used and has any, by file and input.
+        """Return how many elements are NaN in each array that has any, by file and input; a value replaces an array.
 
         Raises:
             UsageError: A file cannot be read.
         """
-        used, counts = self.names(), dict[str, int]()
+        replaced, counts = dict(self.values), dict[str, int]()
         for path in self.files:
             with _opened(path) as stored:
-                for name in (name for name in stored.files if used.get(name, "").startswith("--data")):
+                for name in (name for name in stored.files if name not in replaced and self._has(name)):
                     array = stored[name]
                     if array.dtype.kind == "f" and (count := int(np.isnan(array).sum())):
                         counts[f"{path}: '{name}'"] = count
