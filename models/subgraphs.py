@@ -107,6 +107,7 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
     Raises:
         BrokenModel: Inference refuses the model as a whole.
         UnsupportedModel: Inference would take minutes, or more memory than any real model.
+        MemoryError: The process has a limit of its own, and reached it.
         OutOfTime: The time of the command is up (``time_limit``).
     """
     if (work := _scope_work(model.graph)) > _MOST_SCOPE:
@@ -119,7 +120,7 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
         infer = partial(shape_inference.infer_shapes, data, strict_mode=strict, data_prop=follow)
         try:
             inferred = _RESERVE.run(infer, more)
-        except MemoryError:
+        except _TooMuch:
             continue
         except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError) as error:
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -141,6 +142,10 @@ def _scope_work(graph: GraphProto, outer: int = 0) -> int:
     return work
 
 
+class _TooMuch(MemoryError):  # never reaches a caller: inference took more than it may, and the process could have more
+    """Inference reached its own limit of memory."""
+
+
 class _Reserve:
     """Addresses that inference reserved and gave back: the allocator keeps them, for the next one.
 
@@ -149,41 +154,50 @@ class _Reserve:
 
     def __init__(self) -> None:
         self._kept = 0
+        self._thread: ThreadPoolExecutor | None = None
 
     def run(self, work: Callable[[], ModelProto], more: int) -> ModelProto:
         """Return the result of a function that may take only so many bytes more.
 
         It runs in a thread, whose stack is allocated in advance: at the limit the stack of the main thread could not
-        grow, and the process would end by a signal.
+        grow, and the process would end by a signal. The thread stays: one that begins when memory is short ends before
+        it says that it began, and whoever waits for that waits for ever.
 
         Raises:
-            MemoryError: An allocation failed.
+            _TooMuch: It took more.
+            MemoryError: The process has a limit of its own, and reached it.
         """
         try:
             soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-            before = _reserved_bytes()
+            before, data_bytes = _reserved_bytes()
         except (OSError, ValueError, IndexError):  # not Linux
             return work()
+        most_data = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        roomy = most_data == resource.RLIM_INFINITY or most_data - data_bytes > more
 
         def limited() -> ModelProto:
             limit = before - self._kept + more
-            if soft == resource.RLIM_INFINITY or soft > limit:
+            nearer = soft == resource.RLIM_INFINITY or soft > limit
+            if nearer:
                 resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
             try:
                 return work()
-            except MemoryError:
-                self._kept += max(0, _reserved_bytes() - before)
+            except MemoryError as error:
+                self._kept += max(0, _reserved_bytes()[0] - before)
+                if nearer and roomy:
+                    raise _TooMuch from error
                 raise
             finally:
                 resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(limited).result()
+        self._thread = self._thread or ThreadPoolExecutor(1)
+        return self._thread.submit(limited).result()
 
 
-def _reserved_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    return pages * resource.getpagesize()
+def _reserved_bytes() -> tuple[int, int]:
+    """Return the bytes of all addresses, and of those with private data."""
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
+    return int(pages[0]) * resource.getpagesize(), int(pages[5]) * resource.getpagesize()
 
 
 _RESERVE = _Reserve()

@@ -115,8 +115,8 @@ class TaskMember:
 
     @property
     def loaded_bytes(self) -> int:
-        """Estimate of the memory of its weights: a runtime keeps a packed copy of weights, but not of a table."""
-        return self.weight_bytes + min(self.weight_bytes, self.read_bytes or self.weight_bytes)
+        """Estimate of the memory of its weights: the arrays, and the runtime's own copy of them, tables included."""
+        return 2 * self.weight_bytes
 
     @property
     def size_bytes(self) -> int:

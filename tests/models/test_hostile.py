@@ -67,6 +67,26 @@ def test_one_inference_after_the_other_takes_no_more_memory_than_one():
     assert int(done.stdout) < 600 << 10  # KiB: one inference may take 256 MiB beyond the interpreter
 
 
+def test_inference_answers_in_a_process_that_has_no_memory_left():
+    """A thread could not be started there: its creator waited for ever, or the model was called broken."""
+    code = (
+        "import pathlib, re, resource, onnx.parser\n"
+        "from dlbricks.models.subgraphs import infer_shapes\n"
+        f"model = onnx.parser.parse_model({_HEAD + 'g (float[1] x) => (float y) { y = Relu(x) }'!r})\n"
+        "infer_shapes(model)\n"
+        "kib = int(re.search(r'VmData:\\s+(\\d+)', pathlib.Path('/proc/self/status').read_text())[1])\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (kib << 10, resource.getrlimit(resource.RLIMIT_DATA)[1]))\n"
+        "try:\n"
+        "    print(infer_shapes(model).graph.name)\n"
+        "except MemoryError:\n"
+        "    print('no memory')\n"
+    )
+
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.stdout in {"g\n", "no memory\n"}, done.stderr
+
+
 def test_inference_that_does_not_fit_without_values_either_is_refused(monkeypatch):
     def exhausted(*_: object, **__: object) -> None:
         raise MemoryError
