@@ -124,6 +124,11 @@ class TaskMember:
         return self.loaded_bytes + self.live_bytes
 
     @property
+    def is_table(self) -> bool:
+        """True if an execution reads a part of its weights only: another copy would take memory and show little."""
+        return self.read_bytes < self.weight_bytes
+
+    @property
     def in_parts(self) -> bool:
         """True if parts of it are measured in the same visits."""
         return bool(self.footprint or self.in_model) and not self.identity.variant
@@ -192,7 +197,7 @@ class MeasurementTask:
 
     def _most_copies(self, member: TaskMember) -> int:
         """Return the copies of a brick, with the one that may run before and does not count (``_cold``)."""
-        once_more = self.packed and (_slower_if_cold(member) or _is_short(member))
+        once_more = self.packed and not member.is_table and (_slower_if_cold(member) or _is_short(member))
         return self.copies.get(member.id, 1) + once_more
 
     def ordered(self, seed: str) -> list[TaskMember]:
@@ -271,7 +276,7 @@ def _cold(members: Sequence[TaskMember]) -> list[str]:
     A layer of a model writes to memory that the layers before have touched. A pack may have few bricks with large
     activations, and all weights are between two passes over their memory. In packs that come from memory, caches and
     outputs that stay are between neighbours too. A large model executes most operators many times, and finds their
-    code in the caches; a pack has each brick once.
+    code in the caches; a pack has each brick once. A table runs once, as models look it up once.
     """
     sizes = [member.live_bytes for member in members]
     before = (max(sizes[max(0, place - _LATELY) : place], default=0) for place in range(len(sizes)))
@@ -279,7 +284,7 @@ def _cold(members: Sequence[TaskMember]) -> list[str]:
     for member, near in zip(members, before, strict=True):
         lost = member.footprint >= _FROM_MEMORY and member.live_bytes <= _HELD_BYTES
         cold = _slower_if_cold(member) and (lost or member.live_bytes > _GROWN * near)
-        found.append(TOGETHER if _is_short(member) else ALONE if cold else "")
+        found.append("" if member.is_table else TOGETHER if _is_short(member) else ALONE if cold else "")
     return found
 
 
@@ -611,8 +616,7 @@ def _touched(members: Sequence[TaskMember]) -> int:
 
 def _filled(pack: MeasurementTask, footprint: int) -> MeasurementTask:
     """Fill a pack that is too small with copies of its bricks, largest weights first, while each brings it nearer."""
-    whole = [member for member in pack.members if member.read_bytes >= member.weight_bytes]  # no embedding's table
-    largest = sorted(whole, key=lambda member: -member.read_bytes)
+    largest = sorted((member for member in pack.members if not member.is_table), key=lambda member: -member.read_bytes)
     copies: dict[str, int] = {}
     touched = pack.footprint_bytes
     most = max(_MOST_COPIES, _MOST_MEMBERS // len(pack.members) if footprint >= _FROM_MEMORY else 0)
