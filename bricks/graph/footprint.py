@@ -168,11 +168,15 @@ def iterates(control: Iterable[ControlFlow]) -> bool:
 def class_of(graph: ModelGraph) -> int:
     """Return the footprint class, in bytes, that bricks of a model are measured in."""
     size, live = footprint(graph), [graph.layers[index] for index in graph.live]
-    if size > REUSE_LEVELS[-1] and not any(flow.layers for flow in graph.control):
-        macs = sum(layer.cost.macs for layer in live if layer.cost is not None)
-        if macs < _STREAMED_MACS * weights_read(live):
-            return STREAM_LEVEL
+    macs = sum(layer.cost.macs for layer in live if layer.cost is not None)
+    if streams(size, macs, weights_read(live)) and not any(flow.layers for flow in graph.control):
+        return STREAM_LEVEL
     return own_level(graph.control, size)
+
+
+def streams(footprint_bytes: int, macs: int, weight_bytes: int) -> bool:
+    """Return True if a model reads its weights from memory, and computes so little with them that this is its pace."""
+    return footprint_bytes > REUSE_LEVELS[-1] and macs < _STREAMED_MACS * weight_bytes
 
 
 def own_level(control: Iterable[ControlFlow], size: int) -> int:

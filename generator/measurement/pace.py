@@ -194,7 +194,7 @@ class RunCosts:
         visits: Number of visits.
         again: Sessions that were discarded and repeated because the device held its clocks back.
         throttled: Sessions that were kept although the device held its clocks back.
-        watched_s: Passes of packs with a profiler, by the times of their nodes: the sum of the sessions' medians.
+        watched_s: Passes of some packs with a profiler, by the times of their nodes: the sum of the sessions' medians.
         unwatched_s: The same passes without a profiler.
     """
 

@@ -11,14 +11,24 @@ import math
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from zlib import crc32
 
 from ...bricks.graph.activations import LARGE_BYTES
 from ...bricks.graph.boundary import BOUNDARY, WORTH, far_share
-from ...bricks.graph.footprint import CORE_LEVEL, REPEAT_LEVELS, REUSE_LEVELS, level_name, level_of
+from ...bricks.graph.footprint import (
+    CORE_LEVEL,
+    REPEAT_LEVELS,
+    REUSE_LEVELS,
+    STREAM_LEVEL,
+    level_name,
+    level_of,
+    streams,
+)
 from ...db.values import Identity, Measurement
 from ...models.runnable import Runnable
 from ..halves import halves
 from ..network.packed import ALONE, TOGETHER
+from ..network.synthetic.walk import OTHER_WEIGHTS
 from ..worker.client import file_of
 from ..worker.messages import Load, PackMember, Place
 from .pace import loop_ns, loops_of, warmups_of
@@ -185,6 +195,14 @@ class MeasurementTask:
         return False if touched is not None and level_of(touched) < max(REUSE_LEVELS) else None
 
     @property
+    def streams(self) -> bool:
+        """True if the pace of memory decides its time: a model that reads large weights once, or bricks of one."""
+        if self.packed:
+            return self.footprint == STREAM_LEVEL
+        member = self.members[0]
+        return streams(member.footprint_bytes or 0, member.macs or 0, member.weight_bytes)
+
+    @property
     def footprint_bytes(self) -> int:
         """Bytes that one visit touches: the weights it reads, and the largest inputs and outputs of a brick."""
         weights = sum(member.read_bytes * self.copies.get(member.id, 1) for member in self.members)
@@ -242,7 +260,7 @@ class MeasurementTask:
         return Load(
             id=self.id,
             members=tuple(
-                _loaded(member, seed, self.copies.get(member.id, 1), twice=twice)
+                _loaded(member, _apart(member, seed), self.copies.get(member.id, 1), twice=twice)
                 for member, twice in zip(ordered, _cold(ordered), strict=True)
             ),
             packed=True,
@@ -298,6 +316,11 @@ def _is_short(member: TaskMember) -> bool:
     return member.footprint >= _FROM_MEMORY and member.read_bytes + member.live_bytes < _SHORT_BYTES
 
 
+def _apart(member: TaskMember, seed: int) -> int:
+    """Return a seed for weights unlike those of other bricks: a pack would rotate equal ones, and keep both."""
+    return seed + OTHER_WEIGHTS * crc32(member.id.encode())
+
+
 def _loaded(member: TaskMember, seed: int, copies: int = 1, *, twice: str = "") -> PackMember:
     variant = member.identity.variant
     file = file_of(member.network, seed=seed, as_is=member.as_is, in_model=member.in_model, variant=member.algorithm)
@@ -328,6 +351,12 @@ class Group:
         These packs take longest to load, so each process loads them only once.
         """
         return all(task.footprint >= max(REUSE_LEVELS) for task in self.tasks if task.packed)
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Memory of the largest task on a processor that runs at the pace of memory."""
+        sizes = (task.size_bytes for task in self.tasks if task.streams and task.place.runtime.device == "cpu")
+        return max(sizes, default=0)
 
     @property
     def members(self) -> tuple[TaskMember, ...]:

@@ -12,13 +12,14 @@ import math
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 from ...db.values import HOST, INNER, Block, Stop, Visit
 from ...errors import BackendError, WorkerError
 from ..device.host import state_of
+from ..machine.free_memory import whole_pieces
 from ..machine.nvml import throttled
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Workers, refusal_of
@@ -192,6 +193,12 @@ class Scheduler:
 
     def _group(self, waiting: _Waiting, *, until: int) -> None:
         """Run the sessions of a group in one process; if a worker ends, its current session is lost."""
+        with ExitStack() as resources:
+            with self._costs.spend("start_s"):
+                resources.enter_context(whole_pieces(waiting.group.streamed_bytes))
+            self._run_group(waiting, until)
+
+    def _run_group(self, waiting: _Waiting, until: int) -> None:
         while (visits := self._missing(waiting)) > 0 and waiting.sessions > until and not self._pace.expired:
             try:
                 self.prepare(waiting.group)

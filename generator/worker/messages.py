@@ -359,14 +359,14 @@ class Readings(Reply, frozen=True):
     Attributes:
         times: Times of each brick, per visit in order, less the cost of the runtime's clock.
         idle_ns: True time of a node that computes nothing; the rest of its reading is the cost of the clock.
-        watched_ns: Median time of a pass: the sum of the times of all its nodes.
-        unwatched_ns: Time of a pass without the profiler.
+        watched_ns: If it was compared: the median time of a pass, the sum of the times of all its nodes; else 0.
+        unwatched_ns: Time of the same pass without the profiler; else 0.
     """
 
     times: tuple[Times, ...]
     idle_ns: float
-    watched_ns: float
-    unwatched_ns: float
+    watched_ns: float = 0.0
+    unwatched_ns: float = 0.0
 
 
 class Typed(Reply, frozen=True):

@@ -75,6 +75,9 @@ _NORMALS = 1_048_573
 _UNIFORMS = 65_521
 _MASK64 = (1 << 64) - 1
 
+OTHER_WEIGHTS = 1 << 32
+"""Seeds below it have pools of their own."""
+
 Array = npt.NDArray[Any]
 # numpy's own know no bfloat16, float8 and int4; these are untyped
 _iinfo: Callable[..., Any] = ml_dtypes.iinfo
@@ -149,12 +152,14 @@ def draw(recipe: Draw, dtype: int, shape: tuple[int, ...], *, seed: int, ordinal
         recipe: Its distribution.
         dtype: ONNX element type (``onnx.TensorProto.FLOAT``).
         shape: Its shape.
-        seed: Seed of the model; at least 0.
+        seed: Seed of the model; at least 0. Those that differ by multiples of ``OTHER_WEIGHTS`` take other numbers of
+            one pool: making a pool takes as long as drawing from it.
         ordinal: Position among the weights of the model. Names play no part.
     """
     target = helper.tensor_dtype_to_np_dtype(dtype)
+    part, seed = divmod(seed, OTHER_WEIGHTS)
     normals, uniforms = _pools(seed)
-    identity = (ordinal, *shape)
+    identity = (ordinal, *shape, part) if part else (ordinal, *shape)
     if recipe.kind == "values":
         return np.asarray(np.resize(np.array(recipe.values), shape).astype(target))
     if recipe.kind == "normal":

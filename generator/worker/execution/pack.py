@@ -189,11 +189,12 @@ class Pack(ABC):
         """Execute each brick once and count it to the visit of this number; None: count it to no visit."""
 
     @abstractmethod
-    def read(self, idle_ns: float | None) -> Readings:
+    def read(self, idle_ns: float | None, *, check: bool = False) -> Readings:
         """End the profile and read it; later calls of ``run`` are not counted.
 
         Args:
             idle_ns: Nanoseconds of a node that computes nothing; None: measure it.
+            check: Make a pass without the profiler too, and compare the two.
         """
 
     @abstractmethod
@@ -325,7 +326,7 @@ class StreamedPack(Pack):
         self._rows.append(np.array([self._device.elapsed_ns(step.begin, step.end) for step in self._steps]))
         self._visits.append(visit)
 
-    def read(self, idle_ns: float | None) -> Readings:  # noqa: ARG002  # each pass calibrates the clock
+    def read(self, idle_ns: float | None, *, check: bool = False) -> Readings:  # noqa: ARG002  # passes calibrate the clock
         """Return the times without the cost of the clock (see ``LoadedPack``)."""
         rows = np.array(self._rows)
         clock = _clock(rows, self._owners, self._device.resolution_ns)
@@ -336,8 +337,7 @@ class StreamedPack(Pack):
             for index, name in enumerate(self._names)
             if name not in self.refused
         )
-        total = float(np.median(even.sum(axis=1))) if even.size else 0.0
-        return Readings(times, clock, total, total)
+        return Readings(times, clock)
 
     def _launches(self) -> Array:
         """Return the nanoseconds to enqueue each brick: medians of each visit, since others use the processor too."""
@@ -519,9 +519,9 @@ class _ProfiledPack(Pack):
             long_names |= {name for name, ns in zip(group, taken.tolist(), strict=True) if ns > _LONG_NS}
         return frozenset(long_names)
 
-    def read(self, idle_ns: float | None) -> Readings:
+    def read(self, idle_ns: float | None, *, check: bool = False) -> Readings:
         readings = [executable.end() for _, executable in self._packs]
-        unwatched_ns = sum(self._unwatched(executable) for _, executable in self._packs)
+        unwatched_ns = float(sum(self._unwatched(executable) for _, executable in self._packs)) if check else 0.0
         if idle_ns is None:
             idle_ns = self._idle(readings)
         times: list[Times] = []
@@ -539,7 +539,7 @@ class _ProfiledPack(Pack):
             for index, (name, brick) in enumerate(group.items()):
                 bare = rounded(inner[:, index] / brick.copies) if brick.edges is not None else ()
                 times.append(Times(name, rounded(whole[:, index] / brick.copies), bare))
-        return Readings(tuple(times), idle_ns, watched, float(unwatched_ns))
+        return Readings(tuple(times), idle_ns, watched if check else 0.0, unwatched_ns)
 
     def close(self) -> None:
         for _, executable in self._packs:

@@ -214,7 +214,8 @@ def test_threads_have_a_core_each_or_share_all_and_cold_visits_leave_it_so(optio
         assert {*pool} == {after[worker.pid]}
         assert not after[worker.pid].isdigit()
     else:
-        assert (after[worker.pid], pool) == (first, [second])
+        # The thread that infers shapes stays on the first core; it sleeps while networks run.
+        assert (after[worker.pid], sorted(pool)) == (first, [first, second])
 
 
 def bindings(pid: int) -> dict[int, str]:
