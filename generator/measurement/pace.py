@@ -29,6 +29,9 @@ FEWEST_VISITS = 3
 _OVERRUN = 1.1
 """Share of the total time in which the usual least of visits may still be completed."""
 
+_LATEST, _LEAST_S = 1.2, 10.0
+"""Share of the total time after which loading is given up, and the seconds that it always has."""
+
 _SOON_S = 1.0
 """Before the first visit, a forecast with less than this time left is ignored."""
 
@@ -102,6 +105,20 @@ class Pace:
         if work_clock() >= self.deadline:
             return True
         return self.budget_s is not None and self.elapsed_s >= self.budget_s
+
+    @property
+    def late(self) -> bool:
+        """True if the total time is spent by so much that loading is given up."""
+        return self._left_s <= 0
+
+    def within(self, timeout_s: float) -> float:
+        """Return the seconds that a request to load may take: its own limit, or what is left of the total time."""
+        return min(timeout_s, max(self._left_s, _LEAST_S))
+
+    @property
+    def _left_s(self) -> float:
+        left_s = self.deadline - work_clock()
+        return left_s if self.budget_s is None else min(left_s, _LATEST * self.budget_s - self.elapsed_s)
 
     def affords(self, loading_s: float) -> bool:
         """Return True if a process that loads for so many seconds begins to visit within the total time."""

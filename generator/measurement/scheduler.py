@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ...db.values import HOST, INNER, Block, Stop, Visit
-from ...errors import BackendError, WorkerError
+from ...errors import BackendError, WorkerError, WorkerTimeout
 from ..device.host import state_of
 from ..machine.free_memory import whole_pieces
 from ..machine.nvml import throttled
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Workers, refusal_of
-from ..worker.messages import Place, Time, Timed
+from ..worker.messages import Load, Loaded, Place, Time, Timed
 from .pace import SESSION_S, Pace, loops_of, warmups_of
 from .plan import Group, MeasurementPlan, MeasurementTask, TaskMember, single
 from .recorder import Record, SampleRecorder
@@ -47,6 +47,10 @@ class _TaskFailed(Exception):  # never reaches a caller: it carries the task and
     def __init__(self, task: MeasurementTask, error: WorkerError | BackendError) -> None:
         super().__init__(str(error))
         self.task, self.error = task, error
+
+
+class _TimeUp(Exception):  # never reaches a caller: what was asked for stays without a result
+    """The total time was spent while something was loaded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -215,6 +219,9 @@ class Scheduler:
                 self._drop([*waiting.packs, *singles])
             except _TaskFailed as failed:
                 self._isolate(failed, waiting)
+            except _TimeUp:
+                self._end_workers()
+                return
 
     def _begin_process(self, waiting: _Waiting) -> None:
         """Start the workers of a group, so that its orders are drawn by the number of the process.
@@ -304,6 +311,21 @@ class Scheduler:
         except (WorkerError, BackendError) as error:
             raise _TaskFailed(task, error) from error
 
+    def _loaded(self, task: MeasurementTask, request: Load, timeout_s: float) -> Loaded:
+        """Load a task, until its own limit or until the total time is up.
+
+        Raises:
+            _TaskFailed: A worker ended, or a runtime failed.
+            _TimeUp: The total time was spent.
+        """
+        with self._asking(task, "prepare_s"):
+            try:
+                return self._workers.at(task.place).load(request, timeout_s=self._pace.within(timeout_s))
+            except WorkerTimeout as error:
+                if self._pace.late:
+                    raise _TimeUp from error
+                raise
+
     def _visit(self, task: MeasurementTask) -> TimedVisit | None:
         """Make one visit; return None if the runtime failed over a single network."""
         self._tell(Stage.SAMPLE, task)
@@ -374,8 +396,7 @@ class Scheduler:
             timeout_s = Timeouts.loading(task.size_bytes, bound_s=self._plan.timeout_s)
             request = task.load(self._plan.seed, unroll=self._of(task.members[0]).unroll)
             try:
-                with self._asking(task, "prepare_s"):
-                    reply = self._workers.at(task.place).load(request, timeout_s=timeout_s)
+                reply = self._loaded(task, request, timeout_s)
             except _TaskFailed as failed:
                 if not isinstance(failed.error, BackendError):
                     raise
@@ -397,10 +418,8 @@ class Scheduler:
             return None
         self._tell(Stage.PREPARE, pack)
         bound_s = Timeouts.loading(pack.size_bytes, bound_s=self._plan.timeout_s)
-        with self._asking(task, "prepare_s"):
-            request = pack.load(self._plan.seed, process=self._number, session=self._round)
-            timeout_s = bound_s + _MEMBER_S * len(pack.members)
-            reply = self._workers.at(task.place).load(request, timeout_s=timeout_s)
+        request = pack.load(self._plan.seed, process=self._number, session=self._round)
+        reply = self._loaded(task, request, bound_s + _MEMBER_S * len(pack.members))
         self._costs.load_s += reply.loading_ns / 1e9
         members = {member.id: member for member in pack.members}
         for brick in reply.left_out:
@@ -445,6 +464,8 @@ class Scheduler:
                     break
         except _TaskFailed as again:
             self._fail(task, again.error)
+        except _TimeUp:
+            pass  # it stays without a result
         self._finish(task.members)
         self._end_workers()
 

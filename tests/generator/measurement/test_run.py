@@ -6,6 +6,7 @@ import math
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,11 +17,12 @@ from dlbricks.db import Store
 from dlbricks.db.values import INNER, PROTOCOL, Stop, Subject, Verdict
 from dlbricks.errors import UsageError
 from dlbricks.generator.decomposition.generate import generate
-from dlbricks.generator.measurement import execution
+from dlbricks.generator.measurement import execution, pace
 from dlbricks.generator.measurement.plan import plan_groups
 from dlbricks.generator.measurement.run import run
 from dlbricks.generator.progress import Stage
 from dlbricks.generator.worker.client import Timeouts, Worker
+from dlbricks.generator.worker.messages import Load, Loaded
 from dlbricks.models import find_models
 
 QUICK = {"cache": "hot", "visits": 12, "processes": 2, "sessions": 2}
@@ -301,6 +303,29 @@ def test_what_the_time_does_not_suffice_for_remains_and_few_visits_are_a_measure
     resumed = run(small_suite, store=store, **{**PACKED, "visits": 3})
     assert resumed.measured == 10
     assert {entry.summary.verdict for entry in store.measurements(subject=Subject.BRICK)} == {Verdict.TIMED_OUT}
+
+
+def test_loading_beyond_the_total_time_is_given_up_and_nothing_has_failed(
+    small_suite, store, install_backend, monkeypatch
+):
+    install_backend("sleeping", "SleepingBackend", (Path(__file__).parents[1] / "sleeping_backend.py").read_text())
+    monkeypatch.setattr(pace, "_LEAST_S", 0.5)
+    asked: list[float] = []
+    load = Worker.load
+
+    def bounded(self: Worker, request: Load, *, timeout_s: float) -> Loaded:
+        asked.append(timeout_s)
+        return load(self, request, timeout_s=timeout_s)
+
+    monkeypatch.setattr(Worker, "load", bounded)
+
+    report = run(
+        small_suite, store=store, backend="sleeping", options={"sleep_us": "60000000"}, cache="hot", budget_s=1
+    )
+
+    assert (report.measured, report.remaining, report.failures) == (0, 10, ())
+    assert asked
+    assert max(asked) <= 1.2  # of the minute that the first network takes
 
 
 @pytest.mark.sweep(1)
