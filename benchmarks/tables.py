@@ -118,7 +118,7 @@ def _round_trips(folder: Path) -> str:
     for path in sorted(folder.rglob("round-trip-*.json")):
         result = read(path)
         one = round_trip.summary(result)
-        how = "alternating with the models" if result["together"] else "before and after"
+        how = "alternately" if result["together"] else "before and after"
         beside = f", {result['loops']} busy loops" if result["loops"] else ""
         shares = [percent(one[name]) for name in ("median_error", "within_15%", "hold", "half_width")]
         label = f"[`{result['graph']}`, {_threads(result)}{beside}]({path.relative_to(folder)})"
@@ -198,12 +198,14 @@ def _scatter(folder: Path) -> str:
 
 def _cost(folder: Path) -> str:
     rows = []
-    for path in sorted(folder.glob("cost-*.json")):
+    for path in sorted(folder.rglob("cost-*.json")):
         one = read(path)
         walls = [f"{one['walls_s'][key]:.0f} s" for key in ("generate_s", "suite_s", "models_s")]
         ratios = [number(place.get("ratio_with_generation")) for place in (one, one.get("at_equal_interval") or {})]
-        rows.append([one["models"], *walls, *ratios])
-    return table(("models", "generation", "suite", "models alone", "ratio", "ratio at equal interval"), rows)
+        rows.append([one["system"]["cpu"], one["models"], *walls, *ratios])
+    return table(
+        ("processor", "models", "generation", "suite", "models alone", "ratio", "ratio at equal interval"), rows
+    )
 
 
 # Predictions. --------------------------------------------------------------------------------------------------------
@@ -664,9 +666,12 @@ def _middle_of(times: Sequence[float]) -> str:
     return f"{statistics.median(times):.1f} ({min(times):.1f} to {max(times):.1f})"
 
 
+_TOKENS = "epyc-again/tokens-t1"
+
+
 def _tokens(folder: Path) -> str:
     """Return the estimates of decoders over their loop."""
-    return tokens.page(_of(folder, "tokens-t1"))
+    return tokens.page(_of(folder, _TOKENS))
 
 
 def _error(one: Result) -> str:
@@ -695,8 +700,8 @@ def _decomposed(result: Result) -> str:
 
 
 _CHECKS: Sequence[tuple[str, str, str, Callable[[Result], str]]] = (
-    ("tokens-t1", "tokens.py", "first token against the loop of decoders", lambda one: _error(one["errors"]["first"])),
-    ("tokens-t1", "tokens.py", "each token against it", lambda one: _error(one["errors"]["token"])),
+    (_TOKENS, "tokens.py", "first token against the loop of decoders", lambda one: _error(one["errors"]["first"])),
+    (_TOKENS, "tokens.py", "each token against it", lambda one: _error(one["errors"]["token"])),
     ("curves", "curves.py", "latency between measured sizes", lambda one: _error(one["summary"]["against_estimate"])),
     ("classes", "classes.py", "layers that can be decomposed", _decomposed),
     ("node-bricks", "node_bricks.py", "bricks of ONNX's node tests that keep their key",
