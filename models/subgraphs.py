@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 import resource
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -155,6 +156,7 @@ class _Reserve:
     def __init__(self) -> None:
         self._kept = 0
         self._thread: ThreadPoolExecutor | None = None
+        self._owner = 0
 
     def run(self, work: Callable[[], ModelProto], more: int) -> ModelProto:
         """Return the result of a function that may take only so many bytes more.
@@ -168,16 +170,17 @@ class _Reserve:
             MemoryError: The process has a limit of its own, and reached it.
         """
         try:
-            soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-            before, data_bytes = _reserved_bytes()
+            _reserved_bytes()
         except (OSError, ValueError, IndexError):  # not Linux
             return work()
-        most_data = resource.getrlimit(resource.RLIMIT_DATA)[0]
-        roomy = most_data == resource.RLIM_INFINITY or most_data - data_bytes > more
 
         def limited() -> ModelProto:
+            soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+            most_data = resource.getrlimit(resource.RLIMIT_DATA)[0]
+            before, data_bytes = _reserved_bytes()
             limit = before - self._kept + more
             nearer = soft == resource.RLIM_INFINITY or soft > limit
+            roomy = most_data == resource.RLIM_INFINITY or most_data - data_bytes > more
             if nearer:
                 resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
             try:
@@ -190,8 +193,14 @@ class _Reserve:
             finally:
                 resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
-        self._thread = self._thread or ThreadPoolExecutor(1)
-        return self._thread.submit(limited).result()
+        if self._thread is None or self._owner != os.getpid():  # a forked process has no thread but its first
+            self._thread, self._owner = ThreadPoolExecutor(1), os.getpid()
+        try:
+            future = self._thread.submit(limited)
+        except RuntimeError as error:
+            self._thread = None
+            raise MemoryError("no thread can be started") from error
+        return future.result()
 
 
 def _reserved_bytes() -> tuple[int, int]:

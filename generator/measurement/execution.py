@@ -46,6 +46,7 @@ from ..backends.registry import get, require_available
 from ..decomposition.cut import Cut, instruction_set, runtime_salt
 from ..decomposition.decompose import Model, decompose, decomposing_until
 from ..decomposition.executed import ExecutedGraphs
+from ..machine.free_memory import whole_pieces
 from ..machine.lock import machine_lock, work_clock
 from ..machine.nvml import gpu_state
 from ..machine.system import probe_system
@@ -226,6 +227,7 @@ def execute_run(
         forecast_s = execution.forecast_s(plan)
         run = views = None
         if plan.groups and not order.dry_run:
+            resources.enter_context(whole_pieces(max(group.streamed_bytes for group in plan.groups)))
             budget_s = None if settings.budget_s is None else settings.budget_s - (work_clock() - begun)
             deadline = math.inf if settings.within_s is None else begun + settings.within_s
             pace = Pace(settings.visits, budget_s, forecast_s=forecast_s, deadline=deadline)

@@ -30,7 +30,7 @@ _OVERRUN = 1.1
 """Share of the total time in which the usual least of visits may still be completed."""
 
 _LATEST, _LEAST_S = 1.2, 10.0
-"""Share of the total time after which loading is given up, and the seconds that it always has."""
+"""Share of the total time after which loading is given up, but not before so many seconds."""
 
 _SOON_S = 1.0
 """Before the first visit, a forecast with less than this time left is ignored."""
@@ -80,7 +80,7 @@ class Pace:
         least: Visits that a session makes even without time left, until the total time is overrun.
         others: Groups that wait for their first visits.
         pressed: Their time was not enough for the usual least of visits: few suffice, so that all groups get some.
-        deadline: Time on the ``work_clock`` at which visiting ends, even after too few visits.
+        deadline: Time on the ``work_clock`` at which visiting and loading end, even after too few visits.
     """
 
     visits: int
@@ -107,18 +107,12 @@ class Pace:
         return self.budget_s is not None and self.elapsed_s >= self.budget_s
 
     @property
-    def late(self) -> bool:
-        """True if the total time is spent by so much that loading is given up."""
-        return self._left_s <= 0
-
-    def within(self, timeout_s: float) -> float:
-        """Return the seconds that a request to load may take: its own limit, or what is left of the total time."""
-        return min(timeout_s, max(self._left_s, _LEAST_S))
-
-    @property
-    def _left_s(self) -> float:
+    def loading_s(self) -> float:
+        """Seconds after which loading is given up; infinite without a total time or a deadline."""
         left_s = self.deadline - work_clock()
-        return left_s if self.budget_s is None else min(left_s, _LATEST * self.budget_s - self.elapsed_s)
+        if self.budget_s is None:
+            return left_s
+        return min(left_s, max(_LATEST * self.budget_s, _LEAST_S) - self.elapsed_s)
 
     def affords(self, loading_s: float) -> bool:
         """Return True if a process that loads for so many seconds begins to visit within the total time."""

@@ -200,7 +200,7 @@ class MeasurementTask:
         if self.packed:
             return self.footprint == STREAM_LEVEL
         member = self.members[0]
-        return streams(member.footprint_bytes or 0, member.macs or 0, member.weight_bytes)
+        return streams(member.footprint_bytes or 0, member.macs or 0, member.read_bytes)
 
     @property
     def footprint_bytes(self) -> int:
@@ -244,7 +244,7 @@ class MeasurementTask:
         """Return the request that loads the task in a worker.
 
         Args:
-            seed: Seed of weights, inputs and orders.
+            seed: Seed of weights, inputs and orders; the weights of a pack differ by brick too.
             process: Number of the process.
             session: Number of the session in the process; it sets the order of a pack.
             unroll: Copies that an earlier process chose for a single network; 0: not chosen.
@@ -318,7 +318,7 @@ def _is_short(member: TaskMember) -> bool:
 
 def _apart(member: TaskMember, seed: int) -> int:
     """Return a seed for weights unlike those of other bricks: a pack would rotate equal ones, and keep both."""
-    return seed + OTHER_WEIGHTS * crc32(member.id.encode())
+    return seed + OTHER_WEIGHTS * crc32(member.key.encode())
 
 
 def _loaded(member: TaskMember, seed: int, copies: int = 1, *, twice: str = "") -> PackMember:

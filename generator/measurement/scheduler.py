@@ -12,14 +12,13 @@ import math
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 from ...db.values import HOST, INNER, Block, Stop, Visit
 from ...errors import BackendError, WorkerError, WorkerTimeout
 from ..device.host import state_of
-from ..machine.free_memory import whole_pieces
 from ..machine.nvml import throttled
 from ..progress import Progress, ProgressCallback, Stage
 from ..worker.client import Timeouts, Workers, refusal_of
@@ -197,12 +196,6 @@ class Scheduler:
 
     def _group(self, waiting: _Waiting, *, until: int) -> None:
         """Run the sessions of a group in one process; if a worker ends, its current session is lost."""
-        with ExitStack() as resources:
-            with self._costs.spend("start_s"):
-                resources.enter_context(whole_pieces(waiting.group.streamed_bytes))
-            self._run_group(waiting, until)
-
-    def _run_group(self, waiting: _Waiting, until: int) -> None:
         while (visits := self._missing(waiting)) > 0 and waiting.sessions > until and not self._pace.expired:
             try:
                 self.prepare(waiting.group)
@@ -318,11 +311,14 @@ class Scheduler:
             _TaskFailed: A worker ended, or a runtime failed.
             _TimeUp: The total time was spent.
         """
+        left_s = self._pace.loading_s
+        if left_s <= 0:
+            raise _TimeUp
         with self._asking(task, "prepare_s"):
             try:
-                return self._workers.at(task.place).load(request, timeout_s=self._pace.within(timeout_s))
+                return self._workers.at(task.place).load(request, timeout_s=min(timeout_s, left_s))
             except WorkerTimeout as error:
-                if self._pace.late:
+                if self._pace.loading_s <= 0:
                     raise _TimeUp from error
                 raise
 

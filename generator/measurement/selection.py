@@ -16,6 +16,7 @@ from ...bricks.graph.boundary import BOUNDARY
 from ...bricks.graph.footprint import CORE_LEVEL, MODEL_LEVELS, REUSE_LEVELS, STREAM_LEVEL, footprint, level_name
 from ...bricks.layer import TensorType
 from ...bricks.suite.suite import Suite
+from ...bricks.work import weights_read
 from ...db.queries import Filter
 from ...db.store import Store
 from ...db.values import Circumstances, Failure, Identity, Measurement, Subject, Verdict
@@ -373,6 +374,7 @@ def model_members(
             network,
             macs=sum(cost.macs for cost in costs if cost is not None),
             weight_bytes=model.own.weight_bytes,
+            read_bytes=weights_read(model.own.layers[index] for index in model.own.live),
             footprint_bytes=footprint(model.own),
         )
     return members, problems

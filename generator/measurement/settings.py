@@ -60,7 +60,7 @@ class MeasurementSettings:
             ``float32``: each network's own.
         visits: Visits of each brick and each model.
         budget_s: Total time: as many visits as fit, at least the number that a measurement needs; None: ``visits``.
-        within_s: Seconds after which ``visits`` end, even after too few; a later run continues open measurements.
+        within_s: Seconds after which visits and loading end, even after too few; a later run continues what is open.
         item_timeout_s: Hard limit of one visit.
         processes: Worker processes, one after the other.
         sessions: Sessions of each process. Each session orders the bricks of a pack anew. A long session is committed

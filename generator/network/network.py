@@ -29,6 +29,7 @@ from ...models.skeleton import is_weight
 from ...models.subgraphs import declared_shape, needed, own_names, reads, rename
 from ...models.user_inputs import InputType
 from .inputs import make_inputs
+from .synthetic.walk import OTHER_WEIGHTS
 from .synthetic.weights import synthesise
 
 # Caches of keys and values that an operator extends in place, where what it reads and what it writes are one buffer.
@@ -254,7 +255,7 @@ def synthetic_network(
 
     Args:
         model: Weights are graph inputs marked ``role=weight``; it is not changed.
-        seed: Of weights and inputs.
+        seed: Of weights and inputs; multiples of ``OTHER_WEIGHTS`` change the weights alone.
         unroll: Copies in one network, so that one execution of a short brick is long enough to time. Separate inputs
             keep a runtime from merging copies; separate initializers let it fuse each copy like a single brick. The
             initializers' values share memory.
@@ -268,7 +269,7 @@ def synthetic_network(
     pinned = _unreached_weights(model)
     types = [_input_type(value, {}) for value in model.graph.input if not is_weight(value)]
     feeds: dict[str, Array] = {}
-    for copy, fresh in enumerate(make_inputs(model, types, seed=seed, copies=unroll)):
+    for copy, fresh in enumerate(make_inputs(model, types, seed=seed % OTHER_WEIGHTS, copies=unroll)):
         feeds |= {_renamed(name, copy): array for name, array in fresh.items()}
         feeds |= {_renamed(name, copy): weights[name].copy() for name in pinned}
     constants = {name: array for name, array in weights.items() if name not in pinned}

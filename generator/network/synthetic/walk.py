@@ -22,7 +22,8 @@ from ....models.subgraphs import static_shapes
 # How one synthetic weight is drawn, and the drawing itself, at memory speed.
 #
 # Fresh normal numbers cost 10 ns each, 1.5 s for VGG-19. Tensors are therefore cut from one pool of normal numbers per
-# seed, each from its own offset. The pool's length is prime, so that the rows of a matrix do not repeat within it.
+# seed (modulo ``OTHER_WEIGHTS``), each from its own offset. The pool's length is prime, so that the rows of a matrix do
+# not repeat within it.
 
 
 # The first two moments of a tensor's elements, and what pooling does to them.
@@ -76,7 +77,7 @@ _UNIFORMS = 65_521
 _MASK64 = (1 << 64) - 1
 
 OTHER_WEIGHTS = 1 << 32
-"""Seeds below it have pools of their own."""
+"""Seeds that differ by a multiple of it share a pool, and cut other numbers from it."""
 
 Array = npt.NDArray[Any]
 # numpy's own know no bfloat16, float8 and int4; these are untyped
