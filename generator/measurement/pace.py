@@ -107,7 +107,7 @@ class Pace:
         return self.budget_s is not None and self.elapsed_s >= self.budget_s
 
     @property
-    def loading_s(self) -> float:
+    def loading_left_s(self) -> float:
         """Seconds after which loading is given up; infinite without a total time or a deadline."""
         left_s = self.deadline - work_clock()
         if self.budget_s is None:

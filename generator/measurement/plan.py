@@ -215,7 +215,7 @@ class MeasurementTask:
 
     def _most_copies(self, member: TaskMember) -> int:
         """Return the copies of a brick, with the one that may run before and does not count (``_cold``)."""
-        once_more = self.packed and not member.is_table and (_slower_if_cold(member) or _is_short(member))
+        once_more = self.packed and (_slower_if_cold(member) or _is_short(member))
         return self.copies.get(member.id, 1) + once_more
 
     def ordered(self, seed: str) -> list[TaskMember]:
@@ -302,18 +302,23 @@ def _cold(members: Sequence[TaskMember]) -> list[str]:
     for member, near in zip(members, before, strict=True):
         lost = member.footprint >= _FROM_MEMORY and member.live_bytes <= _HELD_BYTES
         cold = _slower_if_cold(member) and (lost or member.live_bytes > _GROWN * near)
-        found.append("" if member.is_table else TOGETHER if _is_short(member) else ALONE if cold else "")
+        found.append(TOGETHER if _is_short(member) else ALONE if cold else "")
     return found
 
 
 def _slower_if_cold(member: TaskMember) -> bool:
     """Return True if activations are large, and cold ones can be noticed beside arithmetic and weights."""
     size = member.read_bytes + member.live_bytes
-    return member.live_bytes > LARGE_BYTES and far_share(member.macs or 0, size, member.live_bytes) >= WORTH
+    return (
+        not member.is_table
+        and member.live_bytes > LARGE_BYTES
+        and far_share(member.macs or 0, size, member.live_bytes) >= WORTH
+    )
 
 
 def _is_short(member: TaskMember) -> bool:
-    return member.footprint >= _FROM_MEMORY and member.read_bytes + member.live_bytes < _SHORT_BYTES
+    size = member.read_bytes + member.live_bytes
+    return not member.is_table and member.footprint >= _FROM_MEMORY and size < _SHORT_BYTES
 
 
 def _apart(member: TaskMember, seed: int) -> int:

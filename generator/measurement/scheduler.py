@@ -304,21 +304,21 @@ class Scheduler:
         except (WorkerError, BackendError) as error:
             raise _TaskFailed(task, error) from error
 
-    def _loaded(self, task: MeasurementTask, request: Load, timeout_s: float) -> Loaded:
+    def _ask_to_load(self, task: MeasurementTask, request: Load, timeout_s: float) -> Loaded:
         """Load a task, until its own limit or until the total time is up.
 
         Raises:
             _TaskFailed: A worker ended, or a runtime failed.
             _TimeUp: The total time was spent.
         """
-        left_s = self._pace.loading_s
+        left_s = self._pace.loading_left_s
         if left_s <= 0:
             raise _TimeUp
         with self._asking(task, "prepare_s"):
             try:
                 return self._workers.at(task.place).load(request, timeout_s=min(timeout_s, left_s))
             except WorkerTimeout as error:
-                if self._pace.loading_s <= 0:
+                if self._pace.loading_left_s <= 0:
                     raise _TimeUp from error
                 raise
 
@@ -392,7 +392,7 @@ class Scheduler:
             timeout_s = Timeouts.loading(task.size_bytes, bound_s=self._plan.timeout_s)
             request = task.load(self._plan.seed, unroll=self._of(task.members[0]).unroll)
             try:
-                reply = self._loaded(task, request, timeout_s)
+                reply = self._ask_to_load(task, request, timeout_s)
             except _TaskFailed as failed:
                 if not isinstance(failed.error, BackendError):
                     raise
@@ -415,7 +415,7 @@ class Scheduler:
         self._tell(Stage.PREPARE, pack)
         bound_s = Timeouts.loading(pack.size_bytes, bound_s=self._plan.timeout_s)
         request = pack.load(self._plan.seed, process=self._number, session=self._round)
-        reply = self._loaded(task, request, bound_s + _MEMBER_S * len(pack.members))
+        reply = self._ask_to_load(task, request, bound_s + _MEMBER_S * len(pack.members))
         self._costs.load_s += reply.loading_ns / 1e9
         members = {member.id: member for member in pack.members}
         for brick in reply.left_out:

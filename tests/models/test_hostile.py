@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,24 @@ def test_inference_answers_in_a_process_that_has_no_memory_left():
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False, timeout=60)
 
     assert done.stdout in {"g\n", "no memory\n"}, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_inference_answers_in_a_forked_process():
+    """It has no thread but the one that forked."""
+    code = (
+        "import os, onnx.parser\n"
+        "from dlbricks.models.subgraphs import infer_shapes\n"
+        f"model = onnx.parser.parse_model({_HEAD + 'g (float[1] x) => (float y) { y = Relu(x) }'!r})\n"
+        "infer_shapes(model)\n"
+        "if (child := os.fork()):\n"
+        "    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "print(infer_shapes(model).graph.name)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+
+    assert done.stdout == "g\n"
 
 
 def test_inference_that_does_not_fit_without_values_either_is_refused(monkeypatch):
