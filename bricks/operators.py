@@ -151,6 +151,8 @@ class Trait(Flag):
     """ONNX Runtime has no vectorised kernel for it on the CPU."""
     IN_PLACE = auto()
     """Extends a cache in the memory that it reads, if past and present are declared alike."""
+    SCRATCH = auto()
+    """ONNX Runtime's kernel on the CPU fills temporary memory larger than its input, which no other operator uses."""
     VALUED = auto()
     """Its time depends on the values of its operands, on equal shapes: it searches, branches by element (PRelu on mixed
     signs takes eight times as long as on equal ones), or calls functions with a path for each range (Tan)."""
@@ -416,7 +418,8 @@ _ROWS = (
     # convolution
     Operator("CausalConvWithState", Kind.CONVOLUTION, work=linear.causal_conv_with_state, shaped_by=_OPERANDS),
     Operator("Conv", Kind.CONVOLUTION, work=linear.conv, traits=_T.REAL | _T.QUANTISABLE, parameters=(1, 2)),
-    Operator("ConvTranspose", Kind.CONVOLUTION, work=linear.conv_transpose, traits=_T.REAL, parameters=(1, 2)),
+    Operator("ConvTranspose", Kind.CONVOLUTION, work=linear.conv_transpose, traits=_T.REAL | _T.SCRATCH,
+             parameters=(1, 2)),
     Operator("DeformConv", Kind.CONVOLUTION, work=linear.deform_conv, shaped_by=_OPERANDS, parameters=(1, 3)),
     # product
     Operator("Det", Kind.PRODUCT, work=linear.det, shaped_by=_OPERANDS),

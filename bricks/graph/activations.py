@@ -5,18 +5,18 @@ was written many layers ago, and a large result may get memory that nothing has 
 weights, although a brick alone would find them warm.
 
 Memory is assigned as ONNX Runtime plans it (``allocation_planner.cc``, ``mem_pattern_planner.h``). A view is the memory
-of its input. An operator that works element by element writes over an input of its own shape that nothing else reads.
-Any other result takes the buffer of its own shape and element size that was freed last; buffers of other shapes are not
-taken, even of equal size. A session with open lengths allocates in each execution instead; results whose open
-dimensions have the same names share a buffer there, too, which is left out. A buffer is occupied from its first to its
-last use, and lies in the smallest gap that is large enough. Small values are left out: they are read from anywhere
-within microseconds.
+of its input. An operator that works element by element writes over an input of its own shape that nothing else reads; a
+convolution over what it adds to its result. Any other result takes the buffer of its own shape and element size that
+was freed last; buffers of other shapes are not taken, even of equal size. A session with open lengths allocates in each
+execution instead; results whose open dimensions have the same names share a buffer there, too, which is left out. A
+buffer is occupied from its first to its last use, and lies in the smallest gap that is large enough. Small values are
+left out: they are read from anywhere within microseconds.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -30,6 +30,12 @@ LARGE_BYTES = 64 << 10
 
 _SIZES = named(Kind.MEASURE)
 """Operators that read the shape of a value, and nothing of its memory."""
+
+_CONVOLUTIONS, _ADDED = named(Kind.CONVOLUTION), 3
+"""Operators that may add an input to their result, and its slot."""
+
+_STEP_BYTES, _MOST_STEPS = 2 << 20, 8
+"""A layer touches its inputs and outputs side by side: in so large parts, and so many at most."""
 
 Span: TypeAlias = tuple[int, int]
 """Begin and end of some memory, in bytes."""
@@ -84,7 +90,7 @@ class _Sharing:
         read = list(_reads(layer))
         if layer.op_type in VIEWS:
             return self.buffers.get(read[0], "") if read else None
-        for value in read if layer.op_type in ELEMENTWISE else ():
+        for value in _overwritten(layer):
             buffer = self.buffers.get(value, "")
             if buffer and self.waiting[buffer] == 1 and value in types and _alike(types[value], kind):
                 return buffer
@@ -175,6 +181,18 @@ class _Traces:
             self.touched.append((-size, 0))
             self._forget()
 
+    def run(self, spans: Mapping[str, Span]) -> dict[str, int]:
+        """Touch what a layer reads and writes, side by side; returns the bytes of each that were not touched lately."""
+        lost = dict.fromkeys(spans, 0)
+        steps = min(_MOST_STEPS, max(1, max((end - begin for begin, end in spans.values()), default=0) // _STEP_BYTES))
+        for step in range(steps):
+            parts = {value: _part_of(span, step, steps) for value, span in spans.items()}
+            for value, part in parts.items():
+                lost[value] += self.far(part)
+            for part in parts.values():
+                self.touch(part)
+        return lost
+
     def _forget(self) -> None:
         held = sum(end - begin for begin, end in self.touched)
         while held - (self.touched[0][1] - self.touched[0][0]) > self.near_bytes:
@@ -191,6 +209,11 @@ class _Traces:
         return sum(end - begin for begin, end in left)
 
 
+def _part_of(span: Span, step: int, steps: int) -> Span:
+    begin, size = span[0], span[1] - span[0]
+    return begin + size * step // steps, begin + size * (step + 1) // steps
+
+
 def _outside(span: Span, other: Span) -> list[Span]:
     """Return the parts of some memory that are not in another."""
     parts = ((span[0], min(span[1], other[0])), (max(span[0], other[1]), span[1]))
@@ -200,7 +223,8 @@ def _outside(span: Span, other: Span) -> list[Span]:
 def far_bytes(graph: ModelGraph, near_bytes: int) -> Mapping[tuple[int, str], int]:
     """Return for layers and the large activations that they read or write how many of their bytes are far.
 
-    Inputs and outputs of the model are not among them: their memory is the caller's.
+    Bytes that would be far in a pack too, since the layer touches more than ``near_bytes``, do not count. Outputs of
+    the model are not among the activations, nor its inputs where they are read first: their memory is the caller's.
 
     Args:
         graph: The graph; its live layers are executed in their order.
@@ -241,18 +265,39 @@ def _execute(
     graph: ModelGraph, planned: MemoryPlan, spans: Mapping[str, Span], traces: _Traces
 ) -> dict[tuple[int, str], int]:
     found: dict[tuple[int, str], int] = {}
+    own = dict.fromkeys(graph.inputs, False)
     for layer in (layer for layer in graph.layers if layer.state is LayerState.LIVE and layer.op_type not in _SIZES):
         read = dict.fromkeys(_reads(layer))
         results = [value for value, _ in _large_results(layer)]
         over = {planned.buffers.get(value) for value in read}
-        for value in (*read, *results):
-            if value in planned.buffers and (value in read or planned.buffers[value] not in over):
-                found |= {(layer.index, value): far} if (far := traces.far(spans[value])) else {}
+        touched = {value: spans[value] for value in (*read, *results) if value in spans}
         traces.pass_by(weights_read([layer]))
-        for value in dict.fromkeys([*read, *results]):
-            if value in spans:
-                traces.touch(spans[value])
+        lost, lost_alone = traces.run(touched), _run_alone(touched, read, traces.near_bytes)
+        for value, size in lost.items():
+            asked = own.get(value, value in planned.buffers)
+            if asked and (value in read or planned.buffers[value] not in over) and size > lost_alone[value]:
+                found[layer.index, value] = size - lost_alone[value]
+        own |= {value: True for value in read if value in own}
     return found
+
+
+def _run_alone(touched: Mapping[str, Span], read: Collection[str], near_bytes: int) -> dict[str, int]:
+    """Return how many bytes a layer misses in a pack: just before, its outputs are touched, then its inputs written."""
+    traces = _Traces(near_bytes)
+    for value in sorted(touched, key=read.__contains__):
+        traces.touch(touched[value])
+    return traces.run(touched)
+
+
+def _overwritten(layer: Layer) -> Iterator[str]:
+    """Yield the activations that a layer may write its result over, if nothing else reads them.
+
+    A fused convolution takes what it adds as its fourth input, and adds to it in place (``MayInplace(3, 0)``).
+    """
+    if layer.op_type in ELEMENTWISE:
+        yield from _reads(layer)
+    elif layer.op_type in _CONVOLUTIONS:
+        yield from (operand.value for operand in layer.operands[_ADDED:] if operand.role is Role.ACTIVATION)
 
 
 def _reads(layer: Layer) -> Iterator[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from ..layer import LayerSequence, TensorType
+from ..layer import LayerSequence, LayerState, TensorType
 from ..operators import VIEWS
 from ..work import weights_read
 from .activations import LARGE_BYTES, far_bytes
@@ -30,7 +30,10 @@ KEPT = "kept"
 BOTH = "given-kept"
 """The variant of a brick with both."""
 
-BOUNDARY = (GIVEN, KEPT, BOTH)
+HALF = "half-given"
+"""The variant of a brick of which about half of the large inputs are so: a skip connection and what is added to it."""
+
+BOUNDARY = (GIVEN, KEPT, BOTH, HALF)
 
 _NOTICED_BYTES = 1 << 20
 """Below this total of large inputs and outputs of a model, a core's caches hold most of them."""
@@ -64,8 +67,9 @@ WORTH, _WORTH_AT_ENDS = 0.1, 0.02
 def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence], caches: Caches = USUAL) -> Mapping[Place, str]:
     """Return the variants of ``BOUNDARY`` that sequences are, by key and layers; others are warm at both ends.
 
-    More than half of the bytes of a sequence's large inputs, or outputs, decide. A model's own inputs and outputs do
-    not count if they are small, since a core's caches hold them; neither does a model that these caches hold whole.
+    More than half of the bytes of a sequence's large inputs, or outputs, decide; where some inputs hold about half of
+    the bytes (``half_of``), one half may be cold. A model's own inputs and outputs do not count if they are small,
+    since a core's caches hold them; neither does a model that these caches hold whole.
     Where moving them takes next to nothing of a sequence's time, as scores beside the weights of a decoder's head,
     they do not count either.
 
@@ -81,9 +85,9 @@ def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence], caches:
     far = far_bytes(graph, _near(level, caches)) if level in MODEL_LEVELS else {}
     if not noticed and not far:
         return {}
-    given = noticed.intersection(graph.inputs)
+    first = _first_readers(graph, noticed.intersection(graph.inputs))
     kept = set[str]() if graph.opened else noticed.intersection(graph.outputs)
-    found = ((part, _variant(graph, part, given, kept, far)) for part in parts)
+    found = ((part, _variant(graph, part, first, kept, far)) for part in parts)
     return {(part.key, part.layers): variant for part, variant in found if variant}
 
 
@@ -99,11 +103,20 @@ def _near(level: int, caches: Caches) -> int:
 def _variant(
     graph: ModelGraph,
     part: LayerSequence,
-    given: Collection[str],
+    first: Mapping[str, int],
     kept: Collection[str],
     far: Mapping[tuple[int, str], int],
 ) -> str:
-    """Return the variant of a sequence; ``given`` and ``kept`` are the model's own inputs and outputs that count."""
+    """Return the variant of a sequence.
+
+    Args:
+        graph: The model's executed graph.
+        part: The sequence.
+        first: The layer that reads each of the model's own inputs that count first.
+        kept: The model's own outputs that count.
+        far: ``far_bytes`` of the graph.
+    """
+    given = {value for value in part.inputs if first.get(value, -1) in part.layers}
     inputs, outputs = (
         {value: size for value in values if (size := _size(graph, value)) >= LARGE_BYTES}
         for values in (part.inputs, part.outputs)
@@ -120,9 +133,37 @@ def _variant(
     is_view = all(graph.layers[index].op_type in VIEWS for index in part.layers)  # it would copy an input of a network
     if is_view or _far_share(graph, part, moved, traffic) < WORTH:
         far_inputs, far_outputs = dict.fromkeys(far_inputs, 0), dict.fromkeys(far_outputs, 0)
-    cold_in = 2 * sum((inputs | far_inputs).values()) > sum(inputs.values())
+    cold, size = sum((inputs | far_inputs).values()), sum(inputs.values())
     cold_out = 2 * sum((outputs | far_outputs).values()) > sum(outputs.values())
+    if not cold_out and half_of(inputs) and 4 * cold >= size and 4 * cold <= 3 * size:
+        return HALF
+    cold_in = 2 * cold > size
     return (BOTH if cold_in else KEPT) if cold_out else GIVEN if cold_in else ""
+
+
+def _first_readers(graph: ModelGraph, values: Collection[str]) -> dict[str, int]:
+    """Return the layer that reads each value first, which leaves it in the caches for those after it."""
+    found: dict[str, int] = {}
+    for layer in graph.layers:
+        for operand in layer.operands if layer.state is LayerState.LIVE else ():
+            if operand.value in values:
+                found.setdefault(operand.value, layer.index)
+    return found
+
+
+def half_of(sizes: Mapping[str, int]) -> frozenset[str]:
+    """Return inputs that hold a quarter to half of the bytes of all; empty if no whole inputs do.
+
+    Args:
+        sizes: Bytes of each input.
+    """
+    chosen, left = set[str](), sum(sizes.values()) // 2
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        if sizes[name] <= left:
+            chosen.add(name)
+            left -= sizes[name]
+    held = sum(sizes[name] for name in chosen)
+    return frozenset(chosen if 4 * held >= sum(sizes.values()) else ())
 
 
 def _far(part: LayerSequence, value: str, far: Mapping[tuple[int, str], int]) -> int:

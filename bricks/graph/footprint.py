@@ -52,9 +52,8 @@ LEVELS = (CORE_LEVEL, *REPEAT_LEVELS, *MODEL_LEVELS)
 def footprint(graph: ModelGraph) -> int:
     """Return the bytes that one inference touches: weights that it reads, and the memory of activations.
 
-    Of an executed graph it is the memory that the runtime plans. The other layers of a model's own graph are not known:
-    the peak of live activations stands for it. Each weight counts once, an embedding table only with the rows that are
-    read.
+    The memory is what the runtime plans; of a model's own graph, what it would plan if it executed the graph as it is.
+    Each weight counts once, an embedding table only with the rows that are read.
     """
     live = [layer for layer in graph.layers if layer.state is LayerState.LIVE]
     last = {
@@ -63,7 +62,7 @@ def footprint(graph: ModelGraph) -> int:
         for operand in layer.operands
         if operand.type is not None and operand.role is Role.ACTIVATION
     }
-    return weights_read(live) + (_planned(graph, last) if graph.salt else _peak(graph, last))
+    return weights_read(live) + _planned(graph, last)
 
 
 def level_of(distance: int) -> int:
@@ -119,32 +118,6 @@ def _planned(graph: ModelGraph, last: dict[str, int]) -> int:
     given = sum(kind.nbytes for value, kind in graph.inputs.items() if kind is not None and value in last)
     kept = sum(kind.nbytes for value in graph.outputs if (kind := graph.types.get(value)) is not None)
     return plan(graph).extent + given + kept
-
-
-def _peak(graph: ModelGraph, last: dict[str, int]) -> int:
-    """Return the peak bytes of live activations, in file order; ``last`` maps each to its last reader.
-
-    The memory of a model's inputs and outputs is its caller's: nothing else uses it.
-    """
-    callers = {*graph.inputs, *graph.outputs}
-    alive = {value: kind.nbytes for value, kind in graph.inputs.items() if kind is not None and value in last}
-    ending: dict[int, list[str]] = {}
-    for value, reader in last.items():
-        if value not in callers:
-            ending.setdefault(reader, []).append(value)
-    live_bytes = peak = sum(alive.values())
-    for layer in graph.layers:
-        if layer.state is not LayerState.LIVE:
-            continue
-        for value in layer.outputs:
-            kind = graph.types.get(value)
-            if value and kind is not None:
-                alive[value] = kind.nbytes
-                live_bytes += kind.nbytes
-        peak = max(peak, live_bytes)
-        for value in ending.get(layer.index, ()):
-            live_bytes -= alive.pop(value, 0)
-    return peak
 
 
 # Reuse distances of weights in loops.

@@ -92,6 +92,7 @@ class TaskMember:
         read_bytes: Bytes of the weights that one execution reads; at a model's boundary, also its inputs and outputs.
         live_bytes: Bytes of its inputs and outputs.
         footprint_bytes: Bytes that a model touches between two visits of the same weights; None if unknown.
+        scratch: True if it has operators with large temporary memory (``Trait.SCRATCH``).
     """
 
     identity: Identity
@@ -106,6 +107,7 @@ class TaskMember:
     read_bytes: int = 0
     live_bytes: int = 0
     footprint_bytes: int | None = None
+    scratch: bool = False
 
     @property
     def id(self) -> str:
@@ -134,9 +136,13 @@ class TaskMember:
         return self.loaded_bytes + self.live_bytes
 
     @property
-    def is_table(self) -> bool:
-        """True if an execution reads a part of its weights only: another copy would take memory and show little."""
-        return self.read_bytes < self.weight_bytes
+    def runs_once(self) -> bool:
+        """True if a model has nothing like another copy just before it.
+
+        That of a table, of which an execution reads a part, would take memory and show little. That of an operator with
+        temporary memory would leave this memory in the caches.
+        """
+        return self.scratch or self.read_bytes < self.weight_bytes
 
     @property
     def in_parts(self) -> bool:
@@ -310,7 +316,7 @@ def _slower_if_cold(member: TaskMember) -> bool:
     """Return True if activations are large, and cold ones can be noticed beside arithmetic and weights."""
     size = member.read_bytes + member.live_bytes
     return (
-        not member.is_table
+        not member.runs_once
         and member.live_bytes > LARGE_BYTES
         and far_share(member.macs or 0, size, member.live_bytes) >= WORTH
     )
@@ -318,7 +324,7 @@ def _slower_if_cold(member: TaskMember) -> bool:
 
 def _is_short(member: TaskMember) -> bool:
     size = member.read_bytes + member.live_bytes
-    return not member.is_table and member.footprint >= _FROM_MEMORY and size < _SHORT_BYTES
+    return not member.runs_once and member.footprint >= _FROM_MEMORY and size < _SHORT_BYTES
 
 
 def _apart(member: TaskMember, seed: int) -> int:
@@ -650,7 +656,7 @@ def _touched(members: Sequence[TaskMember]) -> int:
 
 def _filled(pack: MeasurementTask, footprint: int) -> MeasurementTask:
     """Fill a pack that is too small with copies of its bricks, largest weights first, while each brings it nearer."""
-    largest = sorted((member for member in pack.members if not member.is_table), key=lambda member: -member.read_bytes)
+    largest = sorted((member for member in pack.members if not member.runs_once), key=lambda member: -member.read_bytes)
     copies: dict[str, int] = {}
     touched = pack.footprint_bytes
     most = max(_MOST_COPIES, _MOST_MEMBERS // len(pack.members) if footprint >= _FROM_MEMORY else 0)

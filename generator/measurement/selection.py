@@ -15,6 +15,7 @@ from ...bricks.decomposition import Decomposition, Failed, suspects
 from ...bricks.graph.boundary import BOUNDARY
 from ...bricks.graph.footprint import CORE_LEVEL, MODEL_LEVELS, REUSE_LEVELS, STREAM_LEVEL, footprint, level_name
 from ...bricks.layer import TensorType
+from ...bricks.operators import Trait, having
 from ...bricks.suite.suite import Suite
 from ...bricks.work import weights_read
 from ...db.queries import Filter
@@ -31,6 +32,7 @@ from .plan import Membership, TaskMember
 from .recorder import Record
 from .settings import Order
 
+_SCRATCH = tuple(name.encode() for name in having(Trait.SCRATCH))
 _SHORT_KEY = 12
 
 _SAME_SHAPES = 0.5
@@ -226,6 +228,7 @@ def brick_members(
                 weight_bytes=brick.weight_bytes,
                 read_bytes=brick.read_bytes + (live if at_boundary else 0),
                 live_bytes=live,
+                scratch=any(operator in brick.model for operator in _SCRATCH),
             )
     return members, broken
 

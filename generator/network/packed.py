@@ -29,7 +29,7 @@ from onnx import helper, numpy_helper
 
 from ...bricks.canonical import ANY, versions_around
 from ...bricks.graph.activations import LARGE_BYTES
-from ...bricks.graph.boundary import BOTH, GIVEN, KEPT
+from ...bricks.graph.boundary import BOTH, GIVEN, HALF, KEPT, half_of
 from ...bricks.operators import Trait, having
 from ...errors import BackendError
 from ...models.skeleton import hide_future, hides_future
@@ -109,8 +109,8 @@ class PackedBrick:
         network: The brick, in the form that the runtime executes, without the layout changes at its edges.
         copies: Number of copies in the pack, each with separate weights.
         edges: These layout changes, as a network of their own; None if there are none.
-        boundary: One of ``BOUNDARY`` for a brick at the model's inputs or outputs: its large inputs are inputs of the
-            pack, written before everything else, and its large outputs stay; empty for a brick inside a model.
+        boundary: One of ``BOUNDARY`` for a brick with cold inputs or outputs: its large inputs, or half of them, are
+            inputs of the pack, written before everything else, and its large outputs stay; empty if none are cold.
         twice: ``alone`` or ``together``: another copy runs before, and does not count. It touches memory and code that
             are cold otherwise, just before, or with the copies of neighbours. Empty: none does.
     """
@@ -133,11 +133,14 @@ class PackedBrick:
         A cache is one: a runtime would write its extension into the memory of a value that nothing else reads.
         """
         caches = {past for network in self.networks for past, _ in extended_caches(network.brick.graph)}
-        if self.boundary not in {GIVEN, BOTH}:
+        if self.boundary not in {GIVEN, BOTH, HALF}:
             return caches
         made = {name for network in self.networks for name in network.outputs}
         feeds = {name: array for network in self.networks for name, array in network.feeds.items()}
-        return caches | {name for name, array in feeds.items() if array.nbytes >= LARGE_BYTES and name not in made}
+        large = {
+            name: array.nbytes for name, array in feeds.items() if array.nbytes >= LARGE_BYTES and name not in made
+        }
+        return caches | (half_of(large) if self.boundary == HALF else large.keys())
 
     @property
     def kept(self) -> Mapping[str, onnx.ValueInfoProto]:

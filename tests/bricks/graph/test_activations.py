@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 MIB = 1 << 20
-VALUE = "float[1,16,256,256]"  # 4 MiB
+VALUE = "float[1,4,256,256]"  # 1 MiB
 
 
 def graph_of(body: str, shape: str = VALUE, out: str = VALUE) -> ModelGraph:
@@ -27,19 +27,18 @@ def graph_of(body: str, shape: str = VALUE, out: str = VALUE) -> ModelGraph:
 
 
 def far_of(graph: ModelGraph) -> dict[tuple[str, str], int]:
-    """By the operator that reads or writes it, and the value: far MiB."""
-    return {
-        (graph.layers[index].op_type, value): far // MIB for (index, value), far in far_bytes(graph, 2 * MIB).items()
-    }
+    """By the operator that reads or writes it, and the value: far MiB, where caches hold one and a half."""
+    found = far_bytes(graph, 3 * MIB // 2)
+    return {(graph.layers[index].op_type, value): far / MIB for (index, value), far in found.items()}
 
 
 def test_what_the_layer_before_has_written_is_near_and_a_skip_connection_is_not():
     pool = "AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>"
-    graph = graph_of(f"a = Softmax(x) b = {pool}(a) c = {pool}(b) y = Concat<axis=1>(a, c)", out="float[1,32,256,256]")
+    graph = graph_of(f"a = Softmax(x) b = {pool}(a) c = {pool}(b) y = Concat<axis=1>(a, c)", out="float[1,8,256,256]")
 
     found = far_of(graph)
 
-    assert found["Concat", "a"] == 4
+    assert found["Concat", "a"] == 1
     assert ("Concat", "c") not in found
     assert ("AveragePool", "a") not in found
 
@@ -47,7 +46,7 @@ def test_what_the_layer_before_has_written_is_near_and_a_skip_connection_is_not(
 def test_memory_that_was_freed_last_is_near():
     """Two buffers take turns: each result lies where the layer before the last has written."""
     body = "a = Softmax(x) b = Softmax(a) c = Softmax(b) d = Softmax(c) e = Softmax(d) y = Softmax(e)"
-    small = "float[1,4,256,256]"  # 1 MiB
+    small = "float[1,1,256,256]"  # a quarter
 
     assert not {value for _, value in far_of(graph_of(body, small, small))} & {"c", "d", "e"}
 
@@ -57,57 +56,59 @@ def test_an_operator_on_elements_writes_over_its_input_unless_another_reads_it()
     shared = far_of(graph_of("a = Softmax(x) b = Relu(a) c = Softmax(b) d = Add(c, a) y = Neg(d)"))
 
     assert ("Relu", "b") not in alone
-    assert shared["Relu", "b"] == 4
+    assert shared["Relu", "b"] == 1
 
 
 def test_a_view_is_the_memory_of_what_it_shows():
     graph = graph_of("a = Softmax(x) s = Shape(a) b = Reshape(a, s) c = Softmax(b) d = Softmax(c) y = Add(a, d)")
 
-    assert far_of(graph)["Add", "a"] == 4
+    assert far_of(graph)["Add", "a"] == 1
     assert ("Reshape", "b") not in far_of(graph)
 
 
 @pytest.mark.parametrize(("operator", "variant"), [("Max", "given"), ("MatMul", "")])
 def test_a_variant_is_measured_only_where_moving_its_bytes_takes_a_share_of_the_time(operator, variant):
-    square = "float[1024,1024]"
+    square = "float[512,512]"
     graph = graph_of(
         "a = Softmax(x) b = Softmax(a) c = Softmax(b) d = Softmax(c) e = Softmax(d)"
         f" m = {operator}(a, b) y = Concat<axis=0>(m, e)",
         square,
-        "float[2048,1024]",
+        "float[1024,512]",
     )
 
-    found = boundary_variants(graph, sequences(graph, 1))
+    found = boundary_variants(graph, sequences(graph, 1), Caches(3 * MIB // 2, 64 * MIB))
 
     assert {graph.layers[index].op_type: kind for (_, (index,)), kind in found.items() if index == 5} == (
         {operator: variant} if variant else {}
     )
 
 
-@pytest.mark.parametrize(("warm_mib", "variant"), [(64, "given"), (32, ""), (7, "given"), (0, "given")])
+@pytest.mark.parametrize(
+    ("warm_mib", "variant"), [(16, "given"), (8, ""), (2.5, "half-given"), (1.75, "given"), (0, "given")]
+)
 def test_where_packs_come_from_memory_only_what_the_caches_lost_is_far(warm_mib, variant):
-    """The class is 64 MiB; 12 and 8 other MiB were touched since what the Max reads."""
+    """The class is 16 MiB; 3 and 2 other MiB were touched since what the Max reads."""
     graph = graph_of(
         "k = Softmax(x) l = Softmax(k) n = Softmax(l) o = Softmax(n) a = Softmax(o) b = Softmax(a) c = Softmax(b)"
         " d = Softmax(c) m = Max(a, b) y = Concat<axis=0>(m, d, k, l, n, o)",
-        "float[1024,1024]",
-        "float[6144,1024]",
+        "float[512,512]",
+        "float[3072,512]",
     )
 
-    found = boundary_variants(graph, sequences(graph, 1), Caches(2 << 20, warm_mib << 20))
+    found = boundary_variants(graph, sequences(graph, 1), Caches(MIB, int(warm_mib * MIB)))
 
     assert {kind for (_, (index,)), kind in found.items() if index == 8} == ({variant} if variant else set())
 
 
 def test_what_is_touched_again_and_again_evicts_no_more_than_its_size():
-    """Between both uses of ``a`` 24 MiB are read and written, of 8 different ones."""
+    """Between both uses of ``a`` 8 MiB are read and written, of 2 different ones."""
     chain = " ".join(f"{after} = Softmax({before})" for before, after in itertools.pairwise("abcde"))
-    graph = graph_of(f"a = Softmax(x) {chain} m = Max(a, e) y = Concat<axis=1>(m, e)", out="float[1,32,256,256]")
+    graph = graph_of(f"a = Softmax(x) {chain} m = Max(a, e) y = Concat<axis=1>(m, e)", out="float[1,8,256,256]")
 
-    assert {graph.layers[index].op_type for index, value in far_bytes(graph, 7 * MIB) if value == "a"} == {
+    assert {graph.layers[index].op_type for index, value in far_bytes(graph, 7 * MIB // 4) if value == "a"} == {
         "Softmax", "Max"
     }  # fmt: skip
-    assert ("Max", "a") not in {(graph.layers[index].op_type, value) for index, value in far_bytes(graph, 8 * MIB)}
+    assert ("Max", "a") not in {(graph.layers[index].op_type, value) for index, value in far_bytes(graph, 2 * MIB)}
 
 
 def test_a_buffer_is_taken_again_by_results_of_its_shape_alone():
@@ -141,15 +142,14 @@ def test_an_operator_on_elements_writes_over_an_input_of_its_own_shape():
     assert twice.buffers["m"] == "m"
 
 
-def test_the_footprint_of_an_executed_graph_has_the_memory_that_the_runtime_plans():
+def test_a_footprint_has_the_memory_that_the_runtime_plans():
     """A buffer that is taken again later is occupied in between, although nothing in it is alive."""
     turned = "Transpose<perm=[0,2,1,3]>"
     graph = graph_of(f"a = Softmax(x) b = {turned}(a) c = Softmax(b) d = {turned}(c) y = Softmax(d)")
     size = graph.types["a"].nbytes
 
     assert plan(graph).extent == 3 * size
-    assert footprint(graph) == 3 * size  # the model's input, and two that are alive
-    assert footprint(replace(graph, salt="of a runtime")) == 5 * size  # input and output, and what is planned
+    assert footprint(graph) == 5 * size  # input and output, and what is planned
 
 
 @settings(max_examples=50)
@@ -182,5 +182,7 @@ def test_far_bytes_are_part_of_what_a_layer_reads_or_writes(draw_model, data):
     for (index, value), far in found.items():
         layer = graph.layers[index]
         assert value in {*layer.outputs, *(operand.value for operand in layer.operands)}
-        assert value not in {*graph.inputs, *graph.outputs}
+        assert value not in graph.outputs
+        if value in graph.inputs:  # from the second reader on
+            assert any(operand.value == value for earlier in graph.layers[:index] for operand in earlier.operands)
         assert 0 < far <= graph.types[value].nbytes

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from computing import by_name, operators, settings
+from dlbricks.bricks.graph.boundary import HALF
 from dlbricks.errors import BackendError
 from dlbricks.generator.backends.base import NodeTimes
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
@@ -350,3 +351,17 @@ def test_what_has_nodes_in_a_body_runs_alone(body, together):
     )
 
     assert bool(grouped([network])) is together
+
+
+def test_half_of_the_large_inputs_are_written_before_everything_else():
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[128,256] a, float[128,256] b) => (float[128,256] y)'
+        " {y = Add(a, b)}"
+    )
+
+    packed = pack([PackedBrick(synthetic_network(model), boundary=HALF)])
+
+    (add,) = (node for node in packed.network.model.graph.node if node.op_type == "Add")
+    (expand,) = (node for node in packed.network.model.graph.node if node.op_type == "Expand")
+    (given,) = {*add.input} - {*expand.output}
+    assert packed.network.feeds[given].shape == (128, 256)
