@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from ..layer import LayerSequence, LayerState, TensorType
 from ..operators import VIEWS
 from ..work import weights_read
-from .activations import LARGE_BYTES, far_bytes
+from .activations import LARGE_BYTES, ColdMemory, cold_memory
 from .footprint import MODEL_LEVELS, class_of
 from .model_graph import ModelGraph
 
@@ -33,7 +33,11 @@ BOTH = "given-kept"
 HALF = "half-given"
 """The variant of a brick of which about half of the large inputs are so: a skip connection and what is added to it."""
 
-BOUNDARY = (GIVEN, KEPT, BOTH, HALF)
+FRESH, FRESH_KEPT = "fresh", "fresh-kept"
+"""The variants of a brick whose large inputs were written just before to memory that was cold, and of one whose large
+outputs are cold besides."""
+
+BOUNDARY = (GIVEN, KEPT, BOTH, HALF, FRESH, FRESH_KEPT)
 
 _NOTICED_BYTES = 1 << 20
 """Below this total of large inputs and outputs of a model, a core's caches hold most of them."""
@@ -56,6 +60,8 @@ class Caches(NamedTuple):
 
 USUAL = Caches(2 << 20, 64 << 20)
 """Where nobody measured it."""
+
+_NO_COLD_MEMORY = ColdMemory({}, ())
 
 Place: TypeAlias = tuple[str, tuple[int, ...]]
 """Key and layers of a sequence."""
@@ -82,22 +88,24 @@ def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence], caches:
     total = sum(size for size in (_size(graph, value) for value in outside) if size >= LARGE_BYTES)
     noticed = outside if total >= _NOTICED_BYTES else set[str]()
     level = class_of(graph)
-    far = far_bytes(graph, _near(level, caches)) if level in MODEL_LEVELS else {}
-    if not noticed and not far:
+    cold = cold_memory(graph, _near(level, caches), caches.core) if level in MODEL_LEVELS else _NO_COLD_MEMORY
+    if not noticed and not cold.far and not cold.fresh:
         return {}
     first = _first_readers(graph, noticed.intersection(graph.inputs))
     kept = set[str]() if graph.opened else noticed.intersection(graph.outputs)
-    found = ((part, _variant(graph, part, first, kept, far)) for part in parts)
+    found = ((part, _variant(graph, part, first, kept, cold)) for part in parts)
     return {(part.key, part.layers): variant for part, variant in found if variant}
 
 
 def _near(level: int, caches: Caches) -> int:
-    """Return how many bytes ago memory must have been touched to be less cold than in a pack of a footprint class.
+    """Return how many bytes ago memory must have been touched to be more like a pack's warm memory than its cold one.
 
-    Packs that the last-level cache holds are read from there, and it does not matter how long ago. Packs of larger
-    classes come from memory, like what a model touched more bytes ago than that cache holds.
+    What a pack touched a whole pass ago is as cold as its footprint class. The last-level cache loses memory gradually,
+    about from half of what it holds to one and a half (``cache_reach``): as much is lost halfway between its beginning
+    and the class. A pack of a smaller class loses nothing of it, and only a core's own caches tell.
     """
-    return caches.core if level <= caches.last else max(caches)
+    begin, end = caches.last // 2, caches.last * 3 // 2
+    return max(caches.core, (begin + min(level, end)) // 2) if level > begin else caches.core
 
 
 def _variant(
@@ -105,7 +113,7 @@ def _variant(
     part: LayerSequence,
     first: Mapping[str, int],
     kept: Collection[str],
-    far: Mapping[tuple[int, str], int],
+    memory: ColdMemory,
 ) -> str:
     """Return the variant of a sequence.
 
@@ -114,7 +122,7 @@ def _variant(
         part: The sequence.
         first: The layer that reads each of the model's own inputs that count first.
         kept: The model's own outputs that count.
-        far: ``far_bytes`` of the graph.
+        memory: Where the graph's layers find cold memory.
     """
     given = {value for value in part.inputs if first.get(value, -1) in part.layers}
     inputs, outputs = (
@@ -127,18 +135,22 @@ def _variant(
     if at_ends and _far_share(graph, part, at_ends, traffic) < _WORTH_AT_ENDS:
         inputs = {value: size for value, size in inputs.items() if value not in given}
         outputs = {value: size for value, size in outputs.items() if value not in kept}
-    far_inputs = {value: _far(part, value, far) for value in inputs if value not in given}
-    far_outputs = {value: _far(part, value, far) for value in outputs if value not in kept}
-    moved = sum(far_inputs.values()) + sum(far_outputs.values())
+    far_inputs = {value: _far(part, value, memory.far) for value in inputs if value not in given}
+    far_outputs = {value: _far(part, value, memory.far) for value in outputs if value not in kept}
+    fresh = sum(size for value, size in inputs.items() if any((index, value) in memory.fresh for index in part.layers))
+    moved = sum(far_inputs.values()) + sum(far_outputs.values()) + fresh
     is_view = all(graph.layers[index].op_type in VIEWS for index in part.layers)  # it would copy an input of a network
     if is_view or _far_share(graph, part, moved, traffic) < WORTH:
-        far_inputs, far_outputs = dict.fromkeys(far_inputs, 0), dict.fromkeys(far_outputs, 0)
+        far_inputs, far_outputs, fresh = dict.fromkeys(far_inputs, 0), dict.fromkeys(far_outputs, 0), 0
     cold, size = sum((inputs | far_inputs).values()), sum(inputs.values())
     cold_out = 2 * sum((outputs | far_outputs).values()) > sum(outputs.values())
     if not cold_out and half_of(inputs) and 4 * cold >= size and 4 * cold <= 3 * size:
         return HALF
-    cold_in = 2 * cold > size
-    return (BOTH if cold_in else KEPT) if cold_out else GIVEN if cold_in else ""
+    if 2 * cold > size:
+        return BOTH if cold_out else GIVEN
+    if 2 * fresh > size:
+        return FRESH_KEPT if cold_out else FRESH
+    return KEPT if cold_out else ""
 
 
 def _first_readers(graph: ModelGraph, values: Collection[str]) -> dict[str, int]:

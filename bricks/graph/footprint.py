@@ -21,7 +21,7 @@ from .model_graph import ModelGraph
 
 _KIB, _MIB = 1 << 10, 1 << 20
 
-REUSE_LEVELS = tuple(size * _MIB for size in (8, 12, 16, 24, 32, 48, 64, 96, 128))
+REUSE_LEVELS = tuple(size * _MIB for size in (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128))
 """Footprint classes in bytes, from a core's caches over the last level to memory (docs/explanation/measuring.md)."""
 
 REPEAT_LEVELS = (256 * _KIB, 512 * _KIB, 1 * _MIB, 2 * _MIB)

@@ -42,7 +42,7 @@ _MOST_ON_GPU = 1
 _MOST_MEMBERS = 300
 """Bricks of one pack: limited by the loss from a crash, and by the size of a profile."""
 
-_ROOM = 1.15
+_ROOM = 1.08
 """Largest size of a pack relative to its footprint class, unless a single brick is larger."""
 
 _MOST_COPIES = 8

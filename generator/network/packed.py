@@ -29,7 +29,7 @@ from onnx import helper, numpy_helper
 
 from ...bricks.canonical import ANY, versions_around
 from ...bricks.graph.activations import LARGE_BYTES
-from ...bricks.graph.boundary import BOTH, GIVEN, HALF, KEPT, half_of
+from ...bricks.graph.boundary import BOTH, FRESH, FRESH_KEPT, GIVEN, HALF, KEPT, half_of
 from ...bricks.operators import Trait, having
 from ...errors import BackendError
 from ...models.skeleton import hide_future, hides_future
@@ -135,12 +135,19 @@ class PackedBrick:
         caches = {past for network in self.networks for past, _ in extended_caches(network.brick.graph)}
         if self.boundary not in {GIVEN, BOTH, HALF}:
             return caches
+        return caches | (half_of(self._large) if self.boundary == HALF else self._large.keys())
+
+    @property
+    def fresh(self) -> Collection[str]:
+        """Inputs that are written to memory that nothing else uses, just before they are read."""
+        return self._large.keys() if self.boundary in {FRESH, FRESH_KEPT} else ()
+
+    @property
+    def _large(self) -> Mapping[str, int]:
+        """Bytes of the large inputs that none of the networks makes."""
         made = {name for network in self.networks for name in network.outputs}
-        feeds = {name: array for network in self.networks for name, array in network.feeds.items()}
-        large = {
-            name: array.nbytes for name, array in feeds.items() if array.nbytes >= LARGE_BYTES and name not in made
-        }
-        return caches | (half_of(large) if self.boundary == HALF else large.keys())
+        sizes = {name: array.nbytes for network in self.networks for name, array in network.feeds.items()}
+        return {name: size for name, size in sizes.items() if size >= LARGE_BYTES and name not in made}
 
     @property
     def kept(self) -> Mapping[str, onnx.ValueInfoProto]:
@@ -148,7 +155,7 @@ class PackedBrick:
         extending = {name for network in self.networks for name in shared_buffers(network.brick.graph)}
         read = {name for network in self.networks for name in network.feeds}
         values = [value for network in self.networks for value in network.brick.graph.output if value.name not in read]
-        large = self.boundary in {KEPT, BOTH}
+        large = self.boundary in {KEPT, BOTH, FRESH_KEPT}
         return {
             value.name: value for value in values if value.name in extending or (large and _bytes(value) >= LARGE_BYTES)
         }
@@ -225,7 +232,9 @@ def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
                 if name in member.given:
                     builder.feed(prefix + name, array.copy())  # each copy of a brick reads memory of its own
                 else:
-                    builder.produce(prefix + name, array, valued=valued)
+                    written = builder.produce(prefix + name, array, valued=valued)
+                    if written and name in member.fresh:
+                        builder.give(helper.make_empty_tensor_value_info(name), prefix + name)
             spliced = builder.splice(network, prefix, copy=copy)
             owners.update(dict.fromkeys(spliced if copy >= 0 else (), index))
             for value in network.outputs:
@@ -419,31 +428,33 @@ class _PackBuilder:
         self._model.graph.input.append(helper.make_tensor_value_info(name, element, array.shape))
         self._feeds[name] = array
 
-    def produce(self, name: str, array: Array, *, valued: bool) -> None:
+    def produce(self, name: str, array: Array, *, valued: bool) -> bool:
         """Add a producer that writes a value just before it is read; an input if no single value is legal for all.
 
         Args:
             name: Name of the value.
             array: A legal value.
             valued: True to write exactly this one, since time depends on it.
+
+        Returns:
+            True if a producer writes it.
         """
         value = _common_value(array)
         if value is None:
             self.feed(name, array)
-            return
+            return False
+        axis = _split_axis(array) if self._threads > 1 else None
         if valued:
             self._expand(name, f"{name}:own", array, array.shape)
-            return
-        if hides_future(array):
+        elif hides_future(array):
             value = np.full(array.shape[-2:], value)
             hide_future(value)
             self._expand(name, f"{name}:one", value, array.shape)
-            return
-        axis = _split_axis(array) if self._threads > 1 else None
-        if axis is not None:
+        elif axis is not None:
             self._add_vectors(name, value, array.shape, axis)
-            return
-        self._expand(name, f"{value.dtype}:{value}", value, array.shape)
+        else:
+            self._expand(name, f"{value.dtype}:{value}", value, array.shape)
+        return True
 
     def _expand(self, name: str, source: str, value: Array, shape: tuple[int, ...]) -> None:
         """Write a value from the input that it repeats."""

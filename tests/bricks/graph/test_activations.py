@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph import activations
-from dlbricks.bricks.graph.activations import far_bytes, plan
+from dlbricks.bricks.graph.activations import cold_memory, plan
 from dlbricks.bricks.graph.boundary import Caches, boundary_variants
 from dlbricks.bricks.graph.footprint import footprint
 from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
@@ -28,7 +28,7 @@ def graph_of(body: str, shape: str = VALUE, out: str = VALUE) -> ModelGraph:
 
 def far_of(graph: ModelGraph) -> dict[tuple[str, str], int]:
     """By the operator that reads or writes it, and the value: far MiB, where caches hold one and a half."""
-    found = far_bytes(graph, 3 * MIB // 2)
+    found = cold_memory(graph, 3 * MIB // 2, 0).far
     return {(graph.layers[index].op_type, value): far / MIB for (index, value), far in found.items()}
 
 
@@ -84,10 +84,14 @@ def test_a_variant_is_measured_only_where_moving_its_bytes_takes_a_share_of_the_
 
 
 @pytest.mark.parametrize(
-    ("warm_mib", "variant"), [(16, "given"), (8, ""), (2.5, "half-given"), (1.75, "given"), (0, "given")]
+    ("warm_mib", "variant"),
+    [(64, "given"), (32, "given"), (16, ""), (2.5, "half-given"), (1.75, "given"), (0, "given")],
 )
-def test_where_packs_come_from_memory_only_what_the_caches_lost_is_far(warm_mib, variant):
-    """The class is 16 MiB; 3 and 2 other MiB were touched since what the Max reads."""
+def test_only_what_the_caches_lost_is_far(warm_mib, variant):
+    """The class is 12 MiB; 3 and 2 other MiB were touched since what the Max reads.
+
+    Caches of 32 MiB and more lose nothing of such a pack: it is cold if it is not in the core's own.
+    """
     graph = graph_of(
         "k = Softmax(x) l = Softmax(k) n = Softmax(l) o = Softmax(n) a = Softmax(o) b = Softmax(a) c = Softmax(b)"
         " d = Softmax(c) m = Max(a, b) y = Concat<axis=0>(m, d, k, l, n, o)",
@@ -105,10 +109,12 @@ def test_what_is_touched_again_and_again_evicts_no_more_than_its_size():
     chain = " ".join(f"{after} = Softmax({before})" for before, after in itertools.pairwise("abcde"))
     graph = graph_of(f"a = Softmax(x) {chain} m = Max(a, e) y = Concat<axis=1>(m, e)", out="float[1,8,256,256]")
 
-    assert {graph.layers[index].op_type for index, value in far_bytes(graph, 7 * MIB // 4) if value == "a"} == {
-        "Softmax", "Max"
-    }  # fmt: skip
-    assert ("Max", "a") not in {(graph.layers[index].op_type, value) for index, value in far_bytes(graph, 2 * MIB)}
+    def far(near_bytes: int) -> set[str]:
+        found = cold_memory(graph, near_bytes, 0).far
+        return {graph.layers[index].op_type for index, value in found if value == "a"}
+
+    assert far(7 * MIB // 4) == {"Softmax", "Max"}
+    assert "Max" not in far(2 * MIB)
 
 
 def test_a_buffer_is_taken_again_by_results_of_its_shape_alone():
@@ -177,7 +183,7 @@ def test_far_bytes_are_part_of_what_a_layer_reads_or_writes(draw_model, data):
     graph = build_graph(Skeleton(draw_model(data)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(activations, "LARGE_BYTES", 1)
-        found = far_bytes(graph, data.draw(st.integers(0, 256)))
+        found = cold_memory(graph, data.draw(st.integers(0, 256)), 0).far
 
     for (index, value), far in found.items():
         layer = graph.layers[index]
@@ -186,3 +192,18 @@ def test_far_bytes_are_part_of_what_a_layer_reads_or_writes(draw_model, data):
         if value in graph.inputs:  # from the second reader on
             assert any(operand.value == value for earlier in graph.layers[:index] for operand in earlier.operands)
         assert 0 < far <= graph.types[value].nbytes
+
+
+@pytest.mark.parametrize(("core_mib", "fresh"), [(0.5, {"Transpose", "Softmax"}), (1, set())])
+def test_memory_that_was_far_is_fresh_for_two_readers_unless_a_core_holds_it(core_mib, fresh):
+    turn = "Transpose<perm=[0,1,3,2]>"
+    chain = " ".join(f"{after} = Softmax({before})" for before, after in itertools.pairwise("cdefg"))
+    graph = graph_of(
+        f"a = Softmax(x) b = {turn}(a) c = Softmax(a) i = Softmax(a) {chain} y = Concat<axis=1>(b, c, d, e, f, g, i)",
+        out="float[1,28,256,256]",
+    )
+
+    found = cold_memory(graph, 3 * MIB // 2, int(core_mib * MIB)).fresh
+
+    assert {graph.layers[index].op_type for index, value in found if value == "a"} == fresh
+    assert len([value for _, value in found if value == "a"]) == len(fresh)

@@ -111,7 +111,7 @@ def test_each_brick_has_the_footprint_classes_of_its_models(tmp_path: Path, bric
 
 @pytest.mark.parametrize(
     ("noted", "classes"),
-    [([4, 8, 32, 64, 128, 256], [8, 32, 64, 128]), ([], [8, 12, 16, 24, 32, 48, 64, 96, 128])],
+    [([4, 8, 32, 64, 128, 256], [8, 32, 64, 128]), ([], [size >> 20 for size in REUSE_LEVELS])],
     ids=str,
 )
 def test_distances_that_earlier_versions_noted_are_mapped_to_classes(

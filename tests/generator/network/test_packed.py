@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from computing import by_name, operators, settings
-from dlbricks.bricks.graph.boundary import HALF
+from dlbricks.bricks.graph.boundary import FRESH, HALF
 from dlbricks.errors import BackendError
 from dlbricks.generator.backends.base import NodeTimes
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
@@ -365,3 +365,14 @@ def test_half_of_the_large_inputs_are_written_before_everything_else():
     (expand,) = (node for node in packed.network.model.graph.node if node.op_type == "Expand")
     (given,) = {*add.input} - {*expand.output}
     assert packed.network.feeds[given].shape == (128, 256)
+
+
+def test_a_fresh_input_is_written_just_before_to_memory_of_its_own():
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 17]> g (float[128,256] x) => (float[128,256] y) {y = Softmax(x)}'
+    )
+
+    graph = pack([PackedBrick(synthetic_network(model), copies=2, boundary=FRESH)]).network.model.graph
+
+    written = {node.output[0] for node in graph.node if node.op_type == "Expand"}
+    assert written == {"0.0/x", "0.1/x"} <= {value.name for value in graph.output}
