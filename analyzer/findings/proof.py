@@ -42,6 +42,8 @@ def proof_of(trial: Trial) -> Proof:
 
 def _untimed(trial: Trial, tolerance: float, visits: int) -> str | None:
     """Return why a trial timed nothing; None if it did."""
+    if not trial.stacks:  # not even loaded: nothing is known of its outputs
+        return LATE
     if trial.largest_error > tolerance:
         return (
             f"it changes an output by {trial.largest_error:.2g} of its largest value, and {tolerance:g} is what "

@@ -21,7 +21,7 @@ from ...errors import BackendError, WorkerError, WorkerTimeout
 from ..device.host import state_of
 from ..machine.nvml import throttled
 from ..progress import Progress, ProgressCallback, Stage
-from ..worker.client import Timeouts, Workers, refusal_of
+from ..worker.client import Timeouts, Worker, Workers, refusal_of
 from ..worker.messages import Load, Loaded, Place, Time, Timed
 from .pace import SESSION_S, Pace, loops_of, warmups_of
 from .plan import Group, MeasurementPlan, MeasurementTask, TaskMember, single
@@ -48,8 +48,27 @@ class _TaskFailed(Exception):  # never reaches a caller: it carries the task and
         self.task, self.error = task, error
 
 
-class _TimeUp(Exception):  # never reaches a caller: what was asked for stays without a result
+class TimeUp(Exception):  # never reaches a caller: what was asked for stays without a result
     """The total time was spent while something was loaded."""
+
+
+def load_in_time(worker: Worker, request: Load, pace: Pace, *, timeout_s: float) -> Loaded:
+    """Load a task, until its own limit or until the total time is up.
+
+    Raises:
+        TimeUp: The total time was spent.
+        WorkerError: The worker ended.
+        BackendError: The runtime failed.
+    """
+    left_s = pace.loading_left_s
+    if left_s <= 0:
+        raise TimeUp
+    try:
+        return worker.load(request, timeout_s=min(timeout_s, left_s))
+    except WorkerTimeout as error:
+        if pace.loading_left_s <= 0:
+            raise TimeUp from error
+        raise
 
 
 @dataclass(slots=True, eq=False)
@@ -212,7 +231,7 @@ class Scheduler:
                 self._drop([*waiting.packs, *singles])
             except _TaskFailed as failed:
                 self._isolate(failed, waiting)
-            except _TimeUp:
+            except TimeUp:
                 self._end_workers()
                 return
 
@@ -305,22 +324,8 @@ class Scheduler:
             raise _TaskFailed(task, error) from error
 
     def _ask_to_load(self, task: MeasurementTask, request: Load, timeout_s: float) -> Loaded:
-        """Load a task, until its own limit or until the total time is up.
-
-        Raises:
-            _TaskFailed: A worker ended, or a runtime failed.
-            _TimeUp: The total time was spent.
-        """
-        left_s = self._pace.loading_left_s
-        if left_s <= 0:
-            raise _TimeUp
         with self._asking(task, "prepare_s"):
-            try:
-                return self._workers.at(task.place).load(request, timeout_s=min(timeout_s, left_s))
-            except WorkerTimeout as error:
-                if self._pace.loading_left_s <= 0:
-                    raise _TimeUp from error
-                raise
+            return load_in_time(self._workers.at(task.place), request, self._pace, timeout_s=timeout_s)
 
     def _visit(self, task: MeasurementTask) -> TimedVisit | None:
         """Make one visit; return None if the runtime failed over a single network."""
@@ -460,7 +465,7 @@ class Scheduler:
                     break
         except _TaskFailed as again:
             self._fail(task, again.error)
-        except _TimeUp:
+        except TimeUp:
             pass  # it stays without a result
         self._finish(task.members)
         self._end_workers()

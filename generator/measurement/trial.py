@@ -34,7 +34,7 @@ from ..worker.messages import Load, NetworkFile, PackMember, Place
 from .pace import Pace
 from .plan import Group, MeasurementPlan, MeasurementTask, Membership, TaskMember, plan_groups, single
 from .recorder import Record, SampleRecorder
-from .scheduler import Scheduler
+from .scheduler import Scheduler, load_in_time
 from .selection import brick_members
 
 Array = npt.NDArray[np.float64]
@@ -189,7 +189,8 @@ def try_out(
         pairs: Pairs to try.
         visits: Visits of each side, over all processes.
         processes: Number of fresh workers, one after the other.
-        until: Time on the ``work_clock`` at which visiting ends; the result contains the visits until then.
+        until: Time on the ``work_clock`` at which loading and visiting end; the result contains the visits until then.
+            A pair that was not loaded until then has no stacks.
         settled: Returns True if the result so far decides a pair; no further process is started for it.
         start: Starts a worker.
         progress: Called between visits.
@@ -212,9 +213,10 @@ def try_out(
                 """Compares the outputs of a pair before its first visit."""
 
                 def prepare(self, group: Group) -> None:
-                    groups[group].compare(workers, recorder)
+                    groups[group].compare(workers, recorder, pace)
 
-            Comparing(plan, workers, recorder, Pace(visits, deadline=until), progress).measure()
+            pace = Pace(visits, deadline=until)
+            Comparing(plan, workers, recorder, pace, progress).measure()
         return [tried.result(recorder) for tried in trials]
 
 
@@ -323,8 +325,12 @@ class _Tried:
         self._stacks: tuple[Stack, ...] = ()
         self._is_compared = False
 
-    def compare(self, workers: Workers[Place], recorder: SampleRecorder) -> None:
-        """Load both sides, compare their outputs and drop them, in the first process only."""
+    def compare(self, workers: Workers[Place], recorder: SampleRecorder, pace: Pace) -> None:
+        """Load both sides, compare their outputs and drop them, in the first process only.
+
+        Raises:
+            TimeUp: The time for visiting was over before.
+        """
         if self._is_compared:
             result = self.result(recorder)
             if self._settled is not None and isinstance(result, Trial) and result.visits and self._settled(result):
@@ -340,7 +346,7 @@ class _Tried:
             return
         try:
             feeds = self._pair.before.runnable.feeds
-            self._values = _joined([self._shared(number, workers) for number in reversed(range(len(feeds) or 1))])
+            self._values = _joined([self._shared(number, workers, pace) for number in reversed(range(len(feeds) or 1))])
             greetings = [workers.at(task.place).greeting for task in self._tasks]
             self._stacks = tuple(greeting.stack for greeting in greetings if greeting is not None)
             for task in self._tasks:
@@ -351,7 +357,7 @@ class _Tried:
         if self._pair.tolerance is not None and largest_error(self._values) > self._pair.tolerance:
             self._refuse(recorder, _TrialSettled("the outputs differ"))
 
-    def _shared(self, number: int, workers: Workers[Place]) -> list[SharedValue]:
+    def _shared(self, number: int, workers: Workers[Place], pace: Pace) -> list[SharedValue]:
         """Load both sides, in place of earlier ones, and return their inputs and outputs on one set of inputs."""
         paths = (self._first, self._second)
         for task, path in zip(self._tasks, paths, strict=True):
@@ -360,7 +366,7 @@ class _Tried:
             network = replace(member.network, feeds=member.network.feeds[number : number + 1], partner=partner)
             worker, size = workers.at(task.place), network.path.stat().st_size
             request = replace(task, members=(replace(member, network=network),)).load(seed=0)
-            worker.load(request, timeout_s=Timeouts.loading(size))
+            load_in_time(worker, request, pace, timeout_s=Timeouts.loading(size))
             worker.outputs(task.id, path)
         values = shared_values(*paths)
         self._second.unlink()  # the first has the inputs of both

@@ -101,7 +101,7 @@ class PackMember(msgspec.Struct, frozen=True):
         id: Names it in replies.
         file: Its file.
         copies: Number of copies in its pack, each with separate weights.
-        boundary: Its variant (one of ``BOUNDARY``) if it begins or ends a model; else empty.
+        boundary: Its variant (one of ``BOUNDARY``) if a model finds its inputs or outputs cold; else empty.
         twice: Whether another copy runs before in its pack (``PackedBrick``).
     """
 

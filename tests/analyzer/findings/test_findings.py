@@ -222,6 +222,16 @@ def test_when_the_time_is_up_no_analysis_begins_and_nothing_is_tried(folder: Pat
     assert set(row.untried) == {*(one.name for one in ANALYSES), "rewrites"}
 
 
+def test_of_a_remedy_that_was_not_loaded_in_time_nothing_is_said(
+    workbench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proving, "try_out", lambda pairs, **how: trial.try_out(pairs, **how | {"until": work_clock()}))
+
+    (tried,) = workbench.prove([finding_with(Remedy("session_option", "", {"denormal_as_zero": "on"}))])
+
+    assert (tried.proof, tried.unproven) == (None, LATE)
+
+
 @pytest.mark.parametrize("far", [True, False])
 def test_a_model_that_its_bricks_do_not_explain_has_the_trial_of_denormal_numbers_first(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch, far: bool

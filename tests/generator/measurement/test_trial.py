@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from dlbricks.db.values import runtime_from
 from dlbricks.errors import MachineBusy
 from dlbricks.generator.decomposition.generate import generate
+from dlbricks.generator.machine.lock import work_clock
 from dlbricks.generator.measurement import trial
 from dlbricks.generator.measurement.trial import Contender, Trial, TrialPair, place_of, try_in_models, try_out
 from dlbricks.generator.worker.client import Worker
@@ -49,6 +51,20 @@ def test_ways_that_use_as_many_cores_are_tried_at_any_time(pair, monkeypatch):
     (tried,) = try_out([pair(place_of(PLAIN, 2), place_of(PLAIN, 2))], visits=4, processes=1)
 
     assert isinstance(tried, Trial)
+
+
+def test_a_pair_that_is_not_loaded_in_time_is_given_up(tmp_path):
+    """Its loop takes minutes; without a limit, both sides would be waited for."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (int64 x) => (int64 y)
+    <int64 most = {100000000000}, bool go = {1}>
+    { y = Loop<body = b (int64 i, bool on, int64 a) => (bool again, int64 b) { again = Identity(on) b = Add(a, i) }>
+        (most, go, x) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "long.onnx")
+    way = Contender(Runnable(tmp_path / "long.onnx", synthetic=False), place_of(PLAIN, 1))
+
+    (tried,) = try_out([TrialPair(way, way)], visits=4, processes=1, until=work_clock() + 2)
+
+    assert (tried.stacks, tried.visits) == ((), 0)
 
 
 def test_a_start_of_each_way_is_known_of_each_process(pair):
