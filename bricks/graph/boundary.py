@@ -101,9 +101,9 @@ def _near(level: int, caches: Caches) -> int:
     """Return how many bytes ago memory must have been touched to be more like a pack's warm memory than its cold one.
 
     What a pack touched a whole pass ago is as cold as its footprint class. The last-level cache loses memory gradually,
-    about from half of what it holds to one and a half: on an AMD EPYC that holds 24 MiB, a sum over a block that was
-    touched 10 MB ago took 24 us per MiB, 23 MB ago 29, and 36 MB ago 34. As much as half of the class's loss is lost
-    halfway from the beginning to the class. A pack of a smaller class loses nothing, and a core's own caches tell.
+    about from half of what it holds to one and a half. On an AMD EPYC that holds 24 MiB, adding a block took 24 us per
+    MiB if the block was touched about 10 MiB ago, 29 at 23 MiB, and 34 at 36 MiB. Half of what the class loses is lost
+    halfway from that beginning to the class. A pack of a smaller class loses nothing, and a core's own caches tell.
     """
     begin, end = caches.last // 2, caches.last * 3 // 2
     return max(caches.core, (begin + min(level, end)) // 2) if level > begin else caches.core

@@ -110,7 +110,8 @@ class PackedBrick:
         copies: Number of copies in the pack, each with separate weights.
         edges: These layout changes, as a network of their own; None if there are none.
         boundary: One of ``BOUNDARY`` for a brick with cold inputs or outputs: its large inputs, or half of them, are
-            inputs of the pack, written before everything else, and its large outputs stay; empty if none are cold.
+            inputs of the pack, written before everything else, or written just before to memory of their own, and its
+            large outputs stay; empty if none are cold.
         twice: ``alone`` or ``together``: another copy runs before, and does not count. It touches memory and code that
             are cold otherwise, just before, or with the copies of neighbours. Empty: none does.
     """
