@@ -11,17 +11,18 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from ...db.values import HOST, INNER, Block, Stop, Visit
 from ...errors import BackendError, WorkerError, WorkerTimeout
 from ..device.host import state_of
 from ..machine.nvml import throttled
 from ..progress import Progress, ProgressCallback, Stage
-from ..worker.client import Timeouts, Worker, Workers, refusal_of
+from ..worker.client import Timeouts, Workers, refusal_of
 from ..worker.messages import Load, Loaded, Place, Time, Timed
 from .pace import SESSION_S, Pace, loops_of, warmups_of
 from .plan import Group, MeasurementPlan, MeasurementTask, TaskMember, single
@@ -35,6 +36,8 @@ _LOADINGS = 8
 
 _FRESH_NS = 10**9
 """What takes longer needs no warm-up after loading: it was executed once, and touching its memory is a small share."""
+
+_Answer = TypeVar("_Answer")
 
 _AGAIN = 2
 """Most sessions discarded in a row: if the device is still held back, its load or its location is the cause."""
@@ -52,8 +55,13 @@ class TimeUp(Exception):  # never reaches a caller: what was asked for stays wit
     """The total time was spent while something was loaded."""
 
 
-def load_in_time(worker: Worker, request: Load, pace: Pace, *, timeout_s: float) -> Loaded:
-    """Load a task, until its own limit or until the total time is up.
+def in_time(ask: Callable[..., _Answer], pace: Pace, *, timeout_s: float) -> _Answer:
+    """Ask a worker for something that is not timed, until its own limit or until the total time is up.
+
+    Args:
+        ask: The request, called with ``timeout_s``.
+        pace: What knows how much of the total time is left.
+        timeout_s: The request's own limit.
 
     Raises:
         TimeUp: The total time was spent.
@@ -64,7 +72,7 @@ def load_in_time(worker: Worker, request: Load, pace: Pace, *, timeout_s: float)
     if left_s <= 0:
         raise TimeUp
     try:
-        return worker.load(request, timeout_s=min(timeout_s, left_s))
+        return ask(timeout_s=min(timeout_s, left_s))
     except WorkerTimeout as error:
         if pace.loading_left_s <= 0:
             raise TimeUp from error
@@ -325,7 +333,8 @@ class Scheduler:
 
     def _ask_to_load(self, task: MeasurementTask, request: Load, timeout_s: float) -> Loaded:
         with self._asking(task, "prepare_s"):
-            return load_in_time(self._workers.at(task.place), request, self._pace, timeout_s=timeout_s)
+            load = partial(self._workers.at(task.place).load, request)
+            return in_time(load, self._pace, timeout_s=timeout_s)
 
     def _visit(self, task: MeasurementTask) -> TimedVisit | None:
         """Make one visit; return None if the runtime failed over a single network."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,7 +35,7 @@ from ..worker.messages import Load, NetworkFile, PackMember, Place
 from .pace import Pace
 from .plan import Group, MeasurementPlan, MeasurementTask, Membership, TaskMember, plan_groups, single
 from .recorder import Record, SampleRecorder
-from .scheduler import Scheduler, load_in_time
+from .scheduler import Scheduler, in_time
 from .selection import brick_members
 
 Array = npt.NDArray[np.float64]
@@ -329,7 +330,7 @@ class _Tried:
         """Load both sides, compare their outputs and drop them, in the first process only.
 
         Raises:
-            TimeUp: The time for visiting was over before.
+            TimeUp: The total time was over before.
         """
         if self._is_compared:
             result = self.result(recorder)
@@ -366,8 +367,8 @@ class _Tried:
             network = replace(member.network, feeds=member.network.feeds[number : number + 1], partner=partner)
             worker, size = workers.at(task.place), network.path.stat().st_size
             request = replace(task, members=(replace(member, network=network),)).load(seed=0)
-            load_in_time(worker, request, pace, timeout_s=Timeouts.loading(size))
-            worker.outputs(task.id, path)
+            in_time(partial(worker.load, request), pace, timeout_s=Timeouts.loading(size))
+            in_time(partial(worker.outputs, task.id, path), pace, timeout_s=Timeouts.time)
         values = shared_values(*paths)
         self._second.unlink()  # the first has the inputs of both
         return values

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -65,6 +67,21 @@ def test_a_pair_that_is_not_loaded_in_time_is_given_up(tmp_path):
     (tried,) = try_out([TrialPair(way, way)], visits=4, processes=1, until=work_clock() + 2)
 
     assert (tried.stacks, tried.visits) == ((), 0)
+
+
+def test_the_execution_whose_outputs_are_compared_ends_with_the_time_too(pair, monkeypatch):
+    limits, outputs = [], Worker.outputs
+
+    def recorded(worker: Worker, name: str, path: Path, *, timeout_s: float):
+        limits.append(timeout_s)
+        outputs(worker, name, path, timeout_s=timeout_s)
+
+    monkeypatch.setattr(Worker, "outputs", recorded)
+
+    try_out([pair(place_of(PLAIN, 1), place_of(PLAIN, 1))], visits=4, processes=1, until=work_clock() + 40)
+
+    assert len(limits) == 2
+    assert 0 < limits[1] < limits[0] < 40
 
 
 def test_a_start_of_each_way_is_known_of_each_process(pair):
