@@ -277,8 +277,8 @@ def noted_caches(runs: Iterable[Run]) -> Caches | None:
     """Return what caches hold as the latest of some runs noted it; None if none did."""
     for run in sorted(runs, key=lambda run: run.started, reverse=True):
         match run.options.get(CACHES):
-            case [int(core), int(last)]:
-                return Caches(core, last)
+            case [int(), int()] | [int(), int(), int()] as found:
+                return Caches(*found)
     return None
 
 

@@ -21,16 +21,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from ..layer import Layer, LayerState, Role, TensorType
-from ..operators import ELEMENTWISE, VIEWS, Kind, named
+from ..operators import VIEWS, Kind, Trait, having, named
 from ..work import weights_read
 from .model_graph import ModelGraph
 
 LARGE_BYTES = 64 << 10
 """Smaller values are read from memory within a few microseconds."""
 
-_SIZES = named(Kind.MEASURE)
+SIZES = named(Kind.MEASURE)
 """Operators that read the shape of a value, and nothing of its memory."""
 
+_OVERWRITING = having(Trait.OVERWRITES)
 _CONVOLUTIONS, _ADDED = named(Kind.CONVOLUTION), 3
 """Operators that may add an input to their result, and its slot."""
 
@@ -159,10 +160,14 @@ class _Traces:
 
     Attributes:
         near_bytes: Memory is near if no more than so many different bytes were touched since.
-        touched: Begin and end of what was touched lately, the last one last; each byte is in one of them.
+        passing_bytes: And if no more than so many bytes of weights passed, which then do not count as touched; 0: they
+            count.
+        touched: Begin and end of what was touched lately, the last one last; each byte is in one of them. What begins
+            below zero are weights.
     """
 
     near_bytes: int
+    passing_bytes: int = 0
     touched: deque[Span] = field(default_factory=deque)
 
     def touch(self, span: Span) -> None:
@@ -174,7 +179,7 @@ class _Traces:
         self._forget()
 
     def pass_by(self, size: int) -> None:
-        """Note that so many bytes were touched that no one asks for."""
+        """Note that so many bytes of weights were touched."""
         if size and self.touched and self.touched[-1][0] < 0:
             size -= self.touched.pop()[0]
         if size:
@@ -194,10 +199,18 @@ class _Traces:
         return lost
 
     def _forget(self) -> None:
-        held = sum(end - begin for begin, end in self.touched)
-        while held - (self.touched[0][1] - self.touched[0][0]) > self.near_bytes:
-            begin, end = self.touched.popleft()
-            held -= end - begin
+        held = Counter[bool]()
+        for begin, end in self.touched:
+            held[self._passes(begin)] += end - begin
+        while self.touched:
+            begin, end = self.touched[0]
+            held[self._passes(begin)] -= end - begin
+            if held[False] <= self.near_bytes and held[True] <= self.passing_bytes:
+                break
+            self.touched.popleft()
+
+    def _passes(self, begin: int) -> bool:
+        return begin < 0 < self.passing_bytes
 
     def far(self, span: Span) -> int:
         """Return how many bytes of some memory were not touched lately."""
@@ -234,7 +247,7 @@ class ColdMemory(NamedTuple):
     fresh: Collection[tuple[int, str]]
 
 
-def cold_memory(graph: ModelGraph, near_bytes: int, core_bytes: int) -> ColdMemory:
+def cold_memory(graph: ModelGraph, near_bytes: int, core_bytes: int, passing_bytes: int = 0) -> ColdMemory:
     """Return where the layers of a graph find cold memory.
 
     Bytes that would be far in a pack too, since the layer touches more than ``near_bytes``, do not count. Outputs of
@@ -248,8 +261,10 @@ def cold_memory(graph: ModelGraph, near_bytes: int, core_bytes: int) -> ColdMemo
         graph: The graph; its live layers are executed in their order.
         near_bytes: Memory is near if no more than so many different bytes were touched since.
         core_bytes: What a core's own caches hold: smaller values are read from there, and are not fresh.
+        passing_bytes: And if no more than so many bytes of weights passed, of a model whose weights no cache holds from
+            one inference to the next: caches may give way to them last. 0: weights count like other bytes.
     """
-    planned, traces = plan(graph), _Traces(near_bytes)
+    planned, traces = plan(graph), _Traces(near_bytes, passing_bytes)
     spans = _spans(graph, planned)
     _execute(graph, planned, spans, traces)  # the inference before, which leaves its traces
     executions = _execute(graph, planned, spans, traces)
@@ -297,7 +312,7 @@ class _Execution:
 def _execute(graph: ModelGraph, planned: MemoryPlan, spans: Mapping[str, Span], traces: _Traces) -> list[_Execution]:
     executions = []
     own = dict.fromkeys(graph.inputs, False)
-    for layer in (layer for layer in graph.layers if layer.state is LayerState.LIVE and layer.op_type not in _SIZES):
+    for layer in (layer for layer in graph.layers if layer.state is LayerState.LIVE and layer.op_type not in SIZES):
         read = dict.fromkeys(_reads(layer))
         results = [value for value, _ in _large_results(layer)]
         over = {planned.buffers.get(value) for value in read}
@@ -357,10 +372,9 @@ def _overwritten(layer: Layer) -> Iterator[str]:
 
     A fused convolution takes what it adds as its fourth input, and adds to it in place (``MayInplace(3, 0)``).
     """
-    if layer.op_type in ELEMENTWISE:
-        yield from _reads(layer)
-    elif layer.op_type in _CONVOLUTIONS:
-        yield from (operand.value for operand in layer.operands[_ADDED:] if operand.role is Role.ACTIVATION)
+    first, after = (0, 1) if layer.op_type in _OVERWRITING else (_ADDED, None)
+    if layer.op_type in _OVERWRITING | _CONVOLUTIONS:
+        yield from (operand.value for operand in layer.operands[first:after] if operand.role is Role.ACTIVATION)
 
 
 def _reads(layer: Layer) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from ..layer import LayerSequence, LayerState, TensorType
 from ..operators import VIEWS
 from ..work import weights_read
-from .activations import LARGE_BYTES, ColdMemory, cold_memory
+from .activations import LARGE_BYTES, SIZES, ColdMemory, cold_memory
 from .footprint import MODEL_LEVELS, class_of
 from .model_graph import ModelGraph
 
@@ -52,10 +52,13 @@ class Caches(NamedTuple):
     Attributes:
         core: In those that a core has to itself.
         last: In the last level.
+        passing: In the last level, if it was used several times, and what was touched since was used once: more than
+            ``last`` if a cache distinguishes them. 0: nobody measured it.
     """
 
     core: int
     last: int
+    passing: int = 0
 
 
 USUAL = Caches(2 << 20, 64 << 20)
@@ -88,7 +91,10 @@ def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence], caches:
     total = sum(size for size in (_size(graph, value) for value in outside) if size >= LARGE_BYTES)
     noticed = outside if total >= _NOTICED_BYTES else set[str]()
     level = class_of(graph)
-    cold = cold_memory(graph, _near(level, caches), caches.core) if level in MODEL_LEVELS else _NO_COLD_MEMORY
+    cold = _NO_COLD_MEMORY
+    if level in MODEL_LEVELS:
+        passing = caches.passing if level > caches.passing else 0
+        cold = cold_memory(graph, _near(level, caches), caches.core, passing)
     if not noticed and not cold.far and not cold.fresh:
         return {}
     first = _first_readers(graph, noticed.intersection(graph.inputs))
@@ -157,8 +163,8 @@ def _variant(
 def _first_readers(graph: ModelGraph, values: Collection[str]) -> dict[str, int]:
     """Return the layer that reads each value first, which leaves it in the caches for those after it."""
     found: dict[str, int] = {}
-    for layer in graph.layers:
-        for operand in layer.operands if layer.state is LayerState.LIVE else ():
+    for layer in (layer for layer in graph.layers if layer.state is LayerState.LIVE and layer.op_type not in SIZES):
+        for operand in layer.operands:
             if operand.value in values:
                 found.setdefault(operand.value, layer.index)
     return found

@@ -74,7 +74,7 @@ class SuiteManifest(msgspec.Struct, frozen=True, omit_defaults=True):
     bound_to: str = ""
     annotations: dict[str, dict[str, int]] | None = None
     levels: dict[str, _Footprint] | None = None
-    caches: tuple[_Reach, _Reach] | None = None
+    caches: Annotated[tuple[_Reach, ...], msgspec.Meta(min_length=2, max_length=3)] | None = None
 
 
 def read_bounded(path: Path, limit: int) -> bytes:

@@ -17,7 +17,8 @@ from dlbricks.bricks.graph.boundary import USUAL, Caches
         ([[1, 2], [1 << 20, 8 << 20]], Caches(1 << 20, 8 << 20)),
         ([[1 << 20, 8 << 20], None], Caches(1 << 20, 8 << 20)),
         (["text"], USUAL),
-        ([[1, 2, 3]], USUAL),
+        ([[1, 2, 3]], Caches(1, 2, 3)),
+        ([[1, 2, 3, 4]], USUAL),
         ([[1, "2"]], USUAL),
     ],
 )

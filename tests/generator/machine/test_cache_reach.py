@@ -13,24 +13,33 @@ XEON = {4: 24, 8: 23, 16: 23, 32: 22, 64: 21, 80: 21, 128: 9}
 """The same with 480 MiB, the cache of its whole socket."""
 
 
+ONCE = {4: 50, 64: 45, 96: 23}
+"""How fast 4 MiB are read on the EPYC after so many others passed."""
+
+
 @pytest.mark.parametrize(
-    ("gb_per_s", "expected"),
+    ("gb_per_s", "after", "expected"),
     [
-        (EPYC, 20),
-        (XEON, 96),
-        ({4: 20}, 128),
-        ({4: 40, 8: 11, 12: 10}, 0),
+        (EPYC, ONCE, (20, 64)),
+        (XEON, XEON, (96, 96)),
+        (EPYC, EPYC, (20, 20)),
+        ({4: 20}, {4: 20}, (128, 128)),
+        ({4: 40, 8: 11, 12: 10}, {4: 10}, (0, 0)),
     ],
-    ids=["epyc", "xeon", "all warm", "small"],
+    ids=["epyc", "xeon", "everything alike", "all warm", "small"],
 )
-def test_the_largest_class_at_the_pace_of_the_caches(gb_per_s, expected, monkeypatch):
-    def ns_per_byte(_: object, size: int) -> float:
-        return 1 / gb_per_s[max(mib for mib in gb_per_s if mib * MIB <= size)]
+def test_the_largest_classes_at_the_pace_of_the_caches(gb_per_s, after, expected, monkeypatch):
+    def pace(known: dict[int, int], size: int) -> float:
+        return 1 / known[max(mib for mib in known if mib * MIB <= size)]
 
-    monkeypatch.setattr(cache_reach, "_ns_per_byte", ns_per_byte)
+    monkeypatch.setattr(cache_reach, "_again_ns", lambda parts: pace(gb_per_s, parts.nbytes))
+    monkeypatch.setattr(cache_reach, "_after_ns", lambda _, __, count: pace(after, 4 * MIB * count))
 
-    assert cache_reach.warm_bytes.__wrapped__() == expected * MIB
+    assert cache_reach.last_level.__wrapped__() == tuple(mib * MIB for mib in expected)
 
 
 def test_this_machine_has_an_answer():
-    assert cache_reach.warm_bytes() in {0, *REUSE_LEVELS}
+    several, once = cache_reach.last_level()
+
+    assert {several, once} <= {0, *REUSE_LEVELS}
+    assert several <= once
