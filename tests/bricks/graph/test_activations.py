@@ -72,8 +72,7 @@ def test_a_view_is_the_memory_of_what_it_shows():
 def test_a_variant_is_measured_only_where_moving_its_bytes_takes_a_share_of_the_time(operator, variant):
     square = "float[512,512]"
     graph = graph_of(
-        "a = Sqrt(x) b = Sqrt(a) c = Sqrt(b) d = Sqrt(c) e = Sqrt(d)"
-        f" m = {operator}(a, b) y = Concat<axis=0>(m, e)",
+        f"a = Sqrt(x) b = Sqrt(a) c = Sqrt(b) d = Sqrt(c) e = Sqrt(d) m = {operator}(a, b) y = Concat<axis=0>(m, e)",
         square,
         "float[1024,512]",
     )
