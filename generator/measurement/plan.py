@@ -27,7 +27,7 @@ from ...bricks.graph.footprint import (
 from ...db.values import Identity, Measurement
 from ...models.runnable import Runnable
 from ..halves import halves
-from ..network.packed import ALONE, TOGETHER
+from ..network.packed import ALONE, OFTEN, TOGETHER
 from ..network.synthetic.walk import OTHER_WEIGHTS
 from ..worker.client import file_of
 from ..worker.messages import Load, PackMember, Place
@@ -300,7 +300,8 @@ def _cold(members: Sequence[TaskMember]) -> list[str]:
     A layer of a model writes to memory that the layers before have touched. A pack may have few bricks with large
     activations, and all weights are between two passes over their memory. In packs that come from memory, caches and
     outputs that stay are between neighbours too. A large model executes most operators many times, and finds their
-    code in the caches; a pack has each brick once. A table runs once, as models look it up once.
+    code in the caches; a pack has each brick once. A table runs once, as models look it up once. While a pack that
+    streams passes, caches forget everything, and take several uses to hold it again; without weights these cost little.
     """
     sizes = [member.live_bytes for member in members]
     before = (max(sizes[max(0, place - _LATELY) : place], default=0) for place in range(len(sizes)))
@@ -308,7 +309,9 @@ def _cold(members: Sequence[TaskMember]) -> list[str]:
     for member, near in zip(members, before, strict=True):
         lost = member.footprint >= _FROM_MEMORY and member.live_bytes <= _HELD_BYTES
         cold = _slower_if_cold(member) and (lost or member.live_bytes > _GROWN * near)
-        found.append(TOGETHER if _is_short(member) else ALONE if cold else "")
+        streamed = member.footprint == STREAM_LEVEL and not (member.weight_bytes or member.identity.variant)
+        way = OFTEN if streamed else ALONE
+        found.append(TOGETHER if _is_short(member) else way if cold else "")
     return found
 
 

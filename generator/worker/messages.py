@@ -102,7 +102,7 @@ class PackMember(msgspec.Struct, frozen=True):
         file: Its file.
         copies: Number of copies in its pack, each with separate weights.
         boundary: Its variant (one of ``BOUNDARY``) if a model finds its inputs or outputs cold; else empty.
-        twice: Whether another copy runs before in its pack (``PackedBrick``).
+        twice: Whether other copies run before in its pack (``PackedBrick``).
     """
 
     id: str

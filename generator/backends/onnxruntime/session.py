@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import io
-import json
 import math
 import re
 import tempfile
@@ -20,8 +19,9 @@ from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -146,13 +146,19 @@ KERNEL = "_kernel_time"
 PREFIX = "profile"
 """How the names of profiles begin."""
 
-_ARGUMENTS = ',"args" :'
-"""Start of the arguments of an event, which are not needed for times."""
-
 _MOST_EVENTS = 1_000_000
 """The profiler silently drops events after this number."""
 
 Event = Mapping[str, Any]
+
+
+class _Timed(TypedDict, total=False):
+    """What is read of an event if only times are needed: its arguments are nine tenths of the text."""
+
+    name: str
+    cat: str
+    ts: float
+    dur: float
 
 
 def read_profile(folder: Path, *, lean: bool = False) -> list[Event]:
@@ -160,7 +166,7 @@ def read_profile(folder: Path, *, lean: bool = False) -> list[Event]:
 
     Args:
         folder: Folder of the profile.
-        lean: Leave out the arguments of events: nine tenths of the text, as slow to read as a pack to run.
+        lean: Read only names, categories and times of events.
 
     Raises:
         BackendError: The profile is missing or full.
@@ -168,21 +174,11 @@ def read_profile(folder: Path, *, lean: bool = False) -> list[Event]:
     files = sorted(folder.glob(f"{PREFIX}*.json"))
     if len(files) != 1:
         raise BackendError(f"ONNX Runtime wrote {len(files)} profiles instead of one")
-    text = files[0].read_text()
-    events: list[Event] = _lean(text) if lean else json.loads(text)
+    data = files[0].read_bytes()
+    events: list[Event] = msgspec.json.decode(data, type=list[_Timed]) if lean else msgspec.json.decode(data)
     if len(events) >= _MOST_EVENTS:
         raise BackendError(f"ONNX Runtime's profile is full after {len(events)} events")
     return events
-
-
-def _lean(text: str) -> list[Event]:
-    """Return events without their arguments if each line has one event; else all of the text."""
-    try:
-        lines = (line.partition(_ARGUMENTS)[0] for line in text.splitlines() if _ARGUMENTS in line)
-        events = json.loads("[" + ",".join(f"{line}}}" for line in lines) + "]")
-    except ValueError:
-        events = []
-    return events or list(json.loads(text))
 
 
 def runs(events: Sequence[Event]) -> list[list[Event]]:

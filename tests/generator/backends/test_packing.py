@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -127,20 +126,12 @@ def written(skeleton_of, tmp_path):
 def test_a_profile_without_arguments_has_the_same_times(written):
     lean, full = profile.read_profile(written, lean=True), profile.read_profile(written)
 
-    assert [{name: value for name, value in one.items() if name != "args"} for one in full] == lean
+    assert [{name: one[name] for name in ("name", "cat", "ts", "dur")} for one in full] == lean
     assert any(one["args"] for one in full)
     one, other = (profile.node_times(events, {"If_0"}) for events in (lean, full))
     assert one.names == other.names == ("If_0",), "what runs in its body is part of its time"
     np.testing.assert_array_equal(one.times, other.times)
     assert one.times.shape[0] == 2
-
-
-def test_a_profile_that_is_written_otherwise_is_read_as_a_whole(written):
-    (path,) = written.glob("*.json")
-    expected = profile.read_profile(written)
-    path.write_text(json.dumps(expected, indent=1, separators=(",", " :")))
-
-    assert profile.read_profile(written, lean=True) == expected
 
 
 @pytest.mark.parametrize("lean", [True, False])

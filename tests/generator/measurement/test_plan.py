@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dlbricks.bricks.graph.footprint import REPEAT_LEVELS, REUSE_LEVELS, level_name
+from dlbricks.bricks.graph.footprint import REPEAT_LEVELS, REUSE_LEVELS, STREAM_LEVEL, level_name
 from dlbricks.db.values import Conditions, Identity, Measurement, Runtime, Subject
 from dlbricks.generator.measurement import pace
 from dlbricks.generator.measurement import plan as module
@@ -160,6 +160,19 @@ def test_bricks_that_a_pack_leaves_cold_run_once_more_before():
     assert {*map(tuple, rising)} == {("", "alone", "alone", "")}
     assert {*map(tuple, falling)} == {("alone", "", "", "")}
     assert dict(twice(large, 0)) == {"a": "together", "b": "alone", "c": "alone", "d": "alone"}
+
+
+def test_activations_without_weights_run_often_before_in_a_pack_that_streams():
+    items = [
+        brick("moved", 0, footprint=STREAM_LEVEL, live=4 << 20),
+        brick("weighted", 1 << 20, footprint=STREAM_LEVEL, live=4 << 20),
+        brick("short", 0, footprint=STREAM_LEVEL, live=1 << 19),
+    ]
+
+    (pack,) = packs_of(items)
+
+    found = {entry.id.split(":")[1]: entry.twice for entry in pack.load(0).members}
+    assert found == {"moved": "often", "weighted": "alone", "short": "together"}
 
 
 def test_activations_run_twice_only_where_cold_ones_would_be_noticed():

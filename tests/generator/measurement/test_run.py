@@ -266,14 +266,15 @@ def test_a_run_with_cold_variants_notes_for_which_caches_they_were_chosen(store,
     """Reading chooses the same ones then, even where another look would have found other caches."""
     cache = "float[1,1200,256]"
     body = f"({cache} x) => ({cache} y) {{a = Relu(x) b = Sqrt(a) y = Neg(b)}}"
-    monkeypatch.setattr("dlbricks.generator.decomposition.generate.caches_here", lambda: Caches(3 << 20, 32 << 20, 64 << 20))
+    caches = Caches(3 << 20, 32 << 20, 64 << 20)
+    monkeypatch.setattr("dlbricks.generator.decomposition.generate.caches_here", lambda: caches)
     suite, models = suite_of(body, graph="runtime")
 
     report = run(suite, store=store, models=models, **PACKED)
 
     assert {variant for key in suite.keys for variant in suite.boundary(key)} >= {"kept"}
     (noted,) = [one for one in store.runs() if one.id == report.run]
-    assert noted.options["caches"] == [3 << 20, 32 << 20, 64 << 20]
+    assert noted.options["caches"] == [*caches]
 
 
 def test_two_models_of_one_name_are_refused(small_suite, store, source):
