@@ -75,7 +75,8 @@ that it touched up to twice as much as its models, and layout changes at the edg
 were twice apart, and packs touched from 0.7 times as much as their class. 5: bricks ran in the reverse of the given
 order, and found code and the memory of large activations cold that models use in each layer; packs that come from
 memory had few copies. 6: in these, caches and outputs that stay still came between bricks and the memory that they
-share. In the first runs of 7 tables and ConvTranspose ran twice too, and packs touched up to 1.15 times their class."""
+share. In the first runs of 7 tables and ConvTranspose ran twice too, packs touched up to 1.15 times their class, and
+bricks without weights ran only twice in packs that stream."""
 
 ALONE, TOGETHER, OFTEN = "alone", "together", "often"
 """Ways to run a brick before it counts (``PackedBrick``)."""
