@@ -52,7 +52,7 @@ class _TaskFailed(Exception):  # never reaches a caller: it carries the task and
 
 
 class TimeUp(Exception):  # never reaches a caller: what was asked for stays without a result
-    """The total time was spent while something was loaded."""
+    """The total time was spent in a request that is not timed."""
 
 
 def in_time(ask: Callable[..., _Answer], pace: Pace, *, timeout_s: float) -> _Answer:

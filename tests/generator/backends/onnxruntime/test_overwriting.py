@@ -17,6 +17,7 @@ SHAPE = (48, 1024, 256)
 CALLS = {
     "Add": "Add(a, c)", "Cast": "Cast<to=6>(a)", "Clip": "Clip(a, c)", "Mul": "Mul(c, a)", "Trilu": "Trilu(a)",
     "ScatterElements": "ScatterElements(a, index, one)", "LayerNormalization": "LayerNormalization(a, c)",
+    "CastLike": "CastLike(a, c)",
 }  # fmt: skip
 NEVER = ("Add", "Mul", "Erf", "Exp", "Sqrt", "Abs", "LayerNormalization")
 """Operators that compute each element alone, or nearly so, and do not."""
