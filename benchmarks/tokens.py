@@ -125,7 +125,7 @@ def _anonymous(process: psutil.Process) -> int:
     for one in [process, *process.children(recursive=True)]:
         try:
             total += _anonymous_of(Path(f"/proc/{one.pid}/status").read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
     return total
 
