@@ -163,12 +163,14 @@ def test_an_operator_that_reads_a_shape_leaves_the_value_where_it_was():
 
 
 def test_an_operator_writes_over_an_input_of_its_own_shape():
-    """The shape of the value that it reads, not that of the buffer's first value."""
+    """The shape of the value that it reads, not that of the buffer's first value; one that it reads twice is kept."""
     seen = plan(graph_of("a = Sqrt(x) s = Shape(x) r = Reshape(a, s) m = Relu(r) y = Sqrt(m)"))
     flat = plan(graph_of("a = Sqrt(x) r = Flatten(a) m = Relu(r) y = Sqrt(m)", out="float[1,1048576]"))
+    twice = plan(graph_of("a = Sqrt(x) i = Cast<to=7>(a) m = ScatterElements(a, i, a) y = Sqrt(m)"))
 
     assert seen.buffers["m"] == seen.buffers["r"] == "a"
     assert flat.buffers["m"] == flat.buffers["r"] == "a"
+    assert twice.buffers["m"] == "m"
 
 
 def test_a_footprint_has_the_memory_that_the_runtime_plans():
