@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..bricks.decomposition import Decomposition
-from ..bricks.graph.boundary import USUAL, Caches, boundary_variants
+from ..bricks.graph.boundary import USUAL, Caches, Place, boundary_variants, variants_along_fusions
 from ..bricks.graph.footprint import is_level, level_name, nearest_levels
 from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import Cutting, LayerSequence
@@ -208,9 +208,9 @@ def bricks_of(
     for level in dict.fromkeys(level for *_, level in cuts):
         here = [(graph, parts) for graph, parts, at in cuts if at == level]
         inside = table.found(keys, "", level)
-        placed: dict[tuple[str, tuple[int, ...]], Measurement] = {}
+        placed: dict[Place, Measurement] = {}
         for graph, parts in here:
-            placed |= at_boundary(graph, parts, level, table) if graph.salt else ()
+            placed |= at_boundary(_variants(model, graph, parts, table.caches), level, table)
         only = {key for key, _ in placed} - {
             part.key for _, parts in here for part in parts if (part.key, part.layers) not in placed
         }
@@ -229,14 +229,26 @@ def bricks_of(
     return by_level
 
 
-def at_boundary(
-    graph: ModelGraph, parts: Sequence[LayerSequence], state: str, table: Table
-) -> Iterator[tuple[tuple[str, tuple[int, ...]], Measurement]]:
-    """Yield key and layers of each sequence whose inputs or outputs are cold, and the measurement for its position.
+def _variants(
+    model: Decomposition, graph: ModelGraph, parts: Sequence[LayerSequence], caches: Caches
+) -> Mapping[Place, str]:
+    """Return the variants that sequences of a model's graph, or of its executed graph, are at their positions."""
+    if graph.salt:
+        return boundary_variants(graph, parts, caches)
+    return {} if model.executed is None else variants_along_fusions(model.executed, parts, caches)
+
+
+def at_boundary(variants: Mapping[Place, str], state: str, table: Table) -> Iterator[tuple[Place, Measurement]]:
+    """Yield the place of each sequence whose inputs or outputs are cold, and the measurement for it.
 
     The model decides which: a stored variant may be of another model.
+
+    Args:
+        variants: Of the sequences of the model at these places.
+        state: Cache state of the lookup.
+        table: The measurements.
     """
-    for place, variant in boundary_variants(graph, parts, table.caches).items():
+    for place, variant in variants.items():
         if (placed := table.nearest(place[0], variant, state)) is not None:
             yield place, placed
 

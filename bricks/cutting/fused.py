@@ -200,12 +200,61 @@ def fused_units(executed: ExecutedModel) -> UnitGroups:
     """Group the layers of a model so that no operator of the executed graph crosses groups.
 
     Layers that share an executed operator, directly or through others, are one unit. A layer that the runtime
-    eliminates joins a neighbour: the only reader of its result, or else the producer of its input.
+    eliminates joins a neighbour: the only reader of its result, or else the producer of its input. A transposition that
+    the runtime moved is one unit with the layers that it moved past.
     """
     copied = copied_layers(executed)
     wishes = [set(origin) - copied for origin in executed.origins]
     homes = [{index, _readers(executed.source, index)[0]} for index in sorted(copied)]
-    return units_of(executed.source, [*wishes, *homes, *_companions(executed)], copied=copied)
+    moved = [stretch - copied for stretch in _moved_past(executed)]
+    alone = executed.eliminated.difference(*moved)
+    return units_of(executed.source, [*wishes, *homes, *moved, *_companions(executed.source, alone)], copied=copied)
+
+
+_STRETCH = 16
+"""Layers that a transposition moves past at most: beyond, the runtime laid out a part of the model anew."""
+
+
+def _moved_past(executed: ExecutedModel) -> list[set[int]]:
+    """Return the layers that transpositions moved past, with these: between two values that the runtime kept.
+
+    A moved transposition reads a value that the model does not have, and others have cancelled out or became a part of
+    a layout change. A brick with all of these layers is executed as the model is. Stretches that share a layer are one.
+    Long ones, and those with several layers that multiply, are left out.
+    """
+    source, graph = executed.source, executed.graph
+    known = {*source.inputs, *(value for layer in source.layers for value in layer.outputs if value)}
+    gone = {index for index in executed.eliminated if source.layers[index].op_type == "Transpose"}
+    stretches: list[set[int]] = []
+    for layer in graph.layers:
+        begins, _ = _behind(graph, _activations(layer), known)
+        reached, stretch = _behind(source, known.intersection(layer.outputs), begins)
+        is_moved = layer.op_type == "Transpose" and begins.isdisjoint(_activations(layer))
+        if reached <= begins and (is_moved or not gone.isdisjoint(stretch)):
+            shared = [other for other in stretches if not stretch.isdisjoint(other)]
+            stretches = [other for other in stretches if other not in shared] + [stretch.union(*shared)]
+    return [stretch for stretch in stretches if len(stretch) <= _STRETCH and _multiplying(source, stretch) <= 1]
+
+
+def _multiplying(graph: ModelGraph, indices: Iterable[int]) -> int:
+    """Return how many layers multiply and add."""
+    return sum(cost.macs > 0 for index in indices if (cost := graph.layers[index].cost) is not None)
+
+
+def _behind(graph: ModelGraph, values: Iterable[str], ends: Collection[str]) -> tuple[set[str], set[int]]:
+    """Walk back from values to the first ones among the ends, or to inputs; return these and the layers between."""
+    reached: set[str] = set()
+    between: set[int] = set()
+    pending = [*values]
+    while pending:
+        value = pending.pop()
+        maker = None if value in ends else graph.producer(value)
+        if maker is None:
+            reached.add(value)
+        elif maker not in between:
+            between.add(maker)
+            pending += _activations(graph.layers[maker])
+    return reached, between
 
 
 def copied_layers(executed: ExecutedModel) -> frozenset[int]:
@@ -272,10 +321,9 @@ def _copies_for(graph: ModelGraph, members: Collection[int], copied: frozenset[i
     return tuple(sorted(holders.difference(members)))
 
 
-def _companions(executed: ExecutedModel) -> Iterator[set[int]]:
+def _companions(graph: ModelGraph, eliminated: Iterable[int]) -> Iterator[set[int]]:
     """Yield each eliminated layer with the neighbour that it joins."""
-    graph = executed.source
-    for index in sorted(executed.eliminated):
+    for index in sorted(eliminated):
         neighbour = _neighbour(graph, index)
         if neighbour is not None:
             yield {index, neighbour}

@@ -11,15 +11,16 @@ A session with open lengths allocates its outputs in each execution, as its acti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ..layer import LayerSequence, LayerState, TensorType
+from ..layer import LayerSequence, LayerState, Role, TensorType
 from ..operators import VIEWS
 from ..work import weights_read
 from .activations import LARGE_BYTES, SIZES, ColdMemory, cold_memory
 from .footprint import MODEL_LEVELS, class_of
-from .model_graph import ModelGraph
+from .model_graph import ExecutedModel, ModelGraph
 
 GIVEN = "given"
 """The variant of a brick with large inputs that nothing has just written."""
@@ -64,6 +65,9 @@ class Caches(NamedTuple):
 USUAL = Caches(2 << 20, 64 << 20)
 """Where nobody measured it."""
 
+TYPICAL = (USUAL, Caches(1 << 20, 24 << 20, 64 << 20))
+"""Caches of machines that a suite may travel to: for a whole socket, and for a few cores."""
+
 _NO_COLD_MEMORY = ColdMemory({}, ())
 
 Place: TypeAlias = tuple[str, tuple[int, ...]]
@@ -101,6 +105,41 @@ def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence], caches:
     kept = set[str]() if graph.opened else noticed.intersection(graph.outputs)
     found = ((part, _variant(graph, part, first, kept, cold)) for part in parts)
     return {(part.key, part.layers): variant for part, variant in found if variant}
+
+
+def variants_along_fusions(
+    executed: ExecutedModel, parts: Sequence[LayerSequence], caches: Caches = USUAL
+) -> Mapping[Place, str]:
+    """Return the variants of sequences of a model that was cut along its fusions, as ``boundary_variants``.
+
+    Memory is planned for the graph that the runtime executes: the layers that it executes for a sequence decide.
+    """
+    graph = executed.graph
+    several = {index for part in parts for index in part.copies}
+    home = {index: number for number, part in enumerate(parts) for index in part.layers if index not in several}
+    executed_for: defaultdict[int, list[int]] = defaultdict(list)
+    for layer, origin in zip(graph.layers, executed.origins, strict=True):
+        homes = {home[index] for index in origin if index in home}
+        if len(homes) == 1:
+            executed_for[homes.pop()].append(layer.index)
+    stand_ins = {number: _standing_in(graph, parts[number], layers) for number, layers in executed_for.items()}
+    found = boundary_variants(graph, stand_ins.values(), caches)
+    places = {(part.key, part.layers): parts[number] for number, part in stand_ins.items()}
+    return {(places[place].key, places[place].layers): variant for place, variant in found.items()}
+
+
+def _standing_in(graph: ModelGraph, part: LayerSequence, layers: Sequence[int]) -> LayerSequence:
+    """Return the sequence of executed layers that a sequence of the model stands for."""
+    inside = set(layers)
+    made = dict.fromkeys(value for index in layers for value in graph.layers[index].outputs if value)
+    read = dict.fromkeys(
+        operand.value
+        for index in layers
+        for operand in graph.layers[index].operands
+        if operand.role is Role.ACTIVATION and operand.value not in made
+    )
+    outputs = (value for value in made if value in graph.outputs or not inside.issuperset(graph.consumers(value)))
+    return LayerSequence(tuple(layers), part.key, tuple(read), (), tuple(outputs))
 
 
 def _near(level: int, caches: Caches) -> int:

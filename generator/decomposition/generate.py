@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Unpack
 
 from ...bricks.cutting.fused import fused_units
 from ...bricks.decomposition import Decomposition, Failed, attempt
 from ...bricks.features import keep_features
-from ...bricks.graph.boundary import USUAL, Caches, boundary_variants
+from ...bricks.graph.boundary import TYPICAL, USUAL, Caches, boundary_variants, variants_along_fusions
 from ...bricks.graph.control import ControlFlow
 from ...bricks.graph.footprint import MODEL_LEVELS
 from ...bricks.graph.model_graph import ModelGraph
@@ -228,7 +229,7 @@ def generate(
             graph=cut.graph,
             bound_to=bound_to,
             distances=distances | {key: _any_distance(distances) for key in dummies},
-            boundary=_boundary(cut_up, caches or USUAL),
+            boundary=_boundary(cut_up, caches or USUAL) if not dummies else None,  # which no decoy has
             caches=caches,
         )
     return GenerateReport(
@@ -282,10 +283,19 @@ def _caches(models: Sequence[Decomposition], given: Caches | None) -> Caches | N
 
 
 def _boundary(models: Sequence[Decomposition], caches: Caches) -> dict[str, set[str]]:
-    """Return for each brick its additional variants with cold inputs and outputs in an executed graph."""
+    """Return for each brick its additional variants with cold inputs and outputs.
+
+    Bricks of an executed graph stay on machines of this kind; those along fusions may be measured on any.
+    """
     boundary: dict[str, set[str]] = {}
-    for model in (model for model in models if model.graph.salt):
-        for (key, _), variant in boundary_variants(model.graph, model.sequences, caches).items():
+    for model in models:
+        if model.graph.salt:
+            found = [boundary_variants(model.graph, model.sequences, caches)]
+        elif model.executed is not None:
+            found = [variants_along_fusions(model.executed, model.sequences, typical) for typical in TYPICAL]
+        else:
+            found = []
+        for (key, _), variant in chain.from_iterable(variants.items() for variants in found):
             boundary.setdefault(key, set()).add(variant)
     return boundary
 

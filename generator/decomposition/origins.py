@@ -86,8 +86,8 @@ class _Matching:
         self._traits = traits
         self._forms = FORMS | traits.layouts.changes
         self._transposing = _TRANSPOSING | traits.transposing | traits.layouts.changes
-        self._before, self._merged = _without_repetitions(before, after)
         self._idle = frozenset(idle) | {i for i, op in enumerate(before) if op.kind in _PASSING}
+        self._before, self._merged = _without_repetitions(before, after, self._idle)
         self._maker = {value: index for index, op in enumerate(before) for value in op.outputs if value}
         self._names_after = {op.name for op in after}
         self._maker_after = {value: index for index, op in enumerate(after) for value in op.outputs if value}
@@ -283,9 +283,11 @@ def _readers(operators: Sequence[GraphOperator]) -> dict[str, list[int]]:
 
 
 def _without_repetitions(
-    before: Sequence[GraphOperator], after: Sequence[GraphOperator]
+    before: Sequence[GraphOperator], after: Sequence[GraphOperator], idle: Collection[int]
 ) -> tuple[list[GraphOperator], Mapping[int, list[int]]]:
     """Replace operators that compute the same by the one that is left after optimisation.
+
+    What idle operators return is the value that they read.
 
     Returns:
         The operators; and for each operator that replaces others the indices of these.
@@ -293,6 +295,9 @@ def _without_repetitions(
     alike: dict[tuple[str, tuple[str, ...], str], list[int]] = {}
     first: dict[str, str] = {}
     for index, op in enumerate(before):
+        if index in idle:
+            first |= {value: first.get(read, read) for value, read in zip(op.outputs, op.inputs, strict=False)}
+            continue
         key = (op.kind, tuple(first.get(value, value) for value in op.inputs), op.detail or str(index))
         same = alike.setdefault(key, [])
         same.append(index)

@@ -46,6 +46,7 @@ from ..backends.registry import get, require_available
 from ..decomposition.cut import Cut, instruction_set, runtime_salt
 from ..decomposition.decompose import Model, decompose, decomposing_until
 from ..decomposition.executed import ExecutedGraphs
+from ..machine.cache_reach import caches_here
 from ..machine.free_memory import whole_pieces
 from ..machine.lock import machine_lock, work_clock
 from ..machine.nvml import gpu_state
@@ -345,7 +346,7 @@ class _RunExecution:
             MODELS: _names(sources),
         }
         if any(member.identity.variant in BOUNDARY for group in plan.groups for member in group.members):
-            more[CACHES] = self._caches
+            more[CACHES] = self._caches or caches_here()  # a suite that travels was made for any
         more = {name: value for name, value in more.items() if value}
         run = begin_run(self._store, self._settings, self._order, self._system, self._stack, more)
         recorder = StoreRecorder(self._store, run, self.costs)

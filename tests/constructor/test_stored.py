@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from dlbricks import estimate
 from dlbricks.bricks.cutting.sequences import sequences
+from dlbricks.bricks.graph.boundary import boundary_variants
 from dlbricks.constructor.evidence import Table, at_boundary
 from dlbricks.constructor.measurements import BrickMeasurements
 from lab import changed
@@ -41,7 +42,8 @@ def latest(lab, source, graph_of, warm, cold):
     given = {key: changed(brick, variant="given") for key, brick in outside.items()}
     cache = next(iter(outside.values())).conditions.cache
     table = Table([*outside.values(), *given.values()], {}, [], ())
-    bricks = BrickMeasurements(latest=inside, placed=dict(at_boundary(graph, parts, cache, table)))
+    placed = dict(at_boundary(boundary_variants(graph, parts), cache, table))
+    bricks = BrickMeasurements(latest=inside, placed=placed)
     return [(graph.layers[part.layers[0]].op_type, bricks.latency_ns(part) / 1e6) for part in parts]
 
 

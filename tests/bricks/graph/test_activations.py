@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import onnx.parser
 import pytest
+from dlbricks.bricks.cutting.fused import fused_sequences
 from dlbricks.bricks.cutting.sequences import sequences
 from dlbricks.bricks.graph import activations
 from dlbricks.bricks.graph.activations import cold_memory, plan
-from dlbricks.bricks.graph.boundary import Caches, boundary_variants
+from dlbricks.bricks.graph.boundary import Caches, boundary_variants, variants_along_fusions
 from dlbricks.bricks.graph.footprint import footprint
-from dlbricks.bricks.graph.model_graph import ModelGraph, build_graph
+from dlbricks.bricks.graph.model_graph import ExecutedModel, Layouts, ModelGraph, build_graph
 from dlbricks.models.skeleton import Skeleton
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,6 +104,23 @@ def test_only_what_the_caches_lost_is_far(warm_mib, variant):
     found = boundary_variants(graph, sequences(graph, 1), Caches(MIB, int(warm_mib * MIB)))
 
     assert {kind for (_, (index,)), kind in found.items() if index == 8} == ({variant} if variant else set())
+
+
+def test_bricks_along_fusions_are_cold_where_the_layers_executed_for_them_are():
+    """The model has a Dropout more, which the runtime eliminates."""
+    chain = "a = Sqrt(x) b = Sqrt(a) c = Sqrt(b) d = Sqrt(c) e = Sqrt(d)"
+    after = graph_of(f"{chain} y = Max(a, e)")
+    before = graph_of(f"{chain} f = Dropout(a) y = Max(f, e)")
+    origins = (*(frozenset({index}) for index in range(5)), frozenset({6}))
+    executed = ExecutedModel("chain", before, after, origins, frozenset({5}), {}, Layouts())
+    caches = Caches(3 * MIB // 2, 64 * MIB)
+
+    found = variants_along_fusions(executed, fused_sequences(executed, 1), caches)
+
+    (place,) = [layers for (_, layers), kind in found.items() if "Max" in {before.layers[i].op_type for i in layers}]
+    assert place == (5, 6)
+    expected = boundary_variants(after, sequences(after, 1), caches)
+    assert sorted(found.values()) == sorted(expected.values())
 
 
 def test_what_is_touched_again_and_again_evicts_no_more_than_its_size():

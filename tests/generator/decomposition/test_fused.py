@@ -115,6 +115,42 @@ def test_alone_a_unit_executes_as_in_the_model(executed, worker, tmp_path, name,
     assert same / len(sequences) >= alike
 
 
+MOVED = (
+    "(float[1,196,288] x) => (float[1,4,196,24] y)"
+    " <int64[5] s = {1,196,3,4,24}, int64[1] i = {0}, int64[1] j = {1}, int64[1] k = {2}, int64[1] n = {3}>"
+    "{t = Tan(x) r = Reshape(t, s) p = Transpose<perm=[2,0,3,1,4]>(r)"
+    " a = Slice(p, i, j, i) b = Slice(p, j, k, i) c = Slice(p, k, n, i)"
+    " q = Squeeze(a, i) e = Squeeze(b, i) v = Squeeze(c, i) f = Transpose<perm=[0,1,3,2]>(e)"
+    " h = MatMul(q, f) y = MatMul(h, v)}"
+)
+CANCELLED = (
+    "(float[1,12,1,32] x) => (float[1,10,1,16] y) <int64[1] i = {2}>"
+    "{t = Tan(x) a = Squeeze(t, i) b = Elu(a) c = Unsqueeze(b, i) d = Transpose<perm=[0,3,1,2]>(c)"
+    " e = Conv(d, w) y = Transpose<perm=[0,2,3,1]>(e)}"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "unit"),
+    [
+        (MOVED, {}, ["Transpose", "Slice", "Slice", "Slice", "Squeeze", "Transpose"]),
+        (CANCELLED, {"w": (16, 32, 3, 1)}, ["Transpose", "Conv", "Transpose"]),
+    ],
+)
+def test_a_transposition_that_moves_or_vanishes_has_a_brick_with_what_it_moved_past(
+    worker, model_file, tmp_path, text, weights, unit
+):
+    """Alone, the brick is executed as in the model: with as many transpositions."""
+    found = executed_model(find_models([model_file(tmp_path / "model.onnx", text, weights)])[0], worker=worker)
+    (sequence,) = [one for one in fused_sequences(found, 1) if len(one.layers) == len(unit)]
+    (tmp_path / "brick.onnx").write_bytes(build_brick(found.source, sequence).model)
+    worker.extract([file(tmp_path / "brick.onnx")], [tmp_path], timeout_s=60)
+
+    assert [found.source.layers[index].op_type for index in sequence.layers] == unit
+    alone = [node.op_type for node in read_network(tmp_path / EXECUTED).graph.node]
+    assert alone.count("Transpose") == sum(layer.op_type == "Transpose" for layer in found.graph.layers)
+
+
 def test_what_is_fused_stays_together_under_keys_of_source_bricks(convolutions: ExecutedModel) -> None:
     """The first Conv reads a reordered input and hands blocked values on; the second hands plain ones on."""
     layers, parts = convolutions.source.layers, fused_sequences(convolutions, 1)

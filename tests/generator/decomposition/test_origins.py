@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dlbricks.generator.backends.base import OptimiserTraits
 from dlbricks.generator.backends.onnxruntime.executed_nodes import TRAITS
 from dlbricks.generator.decomposition.origins import GraphOperator, composed, match, sharing
@@ -92,6 +94,13 @@ def test_several_operators_in_place_of_one_share_it():
 
     assert origins == [{0}, {0}]
     assert sharing(origins) == {0: 2}
+
+
+def test_repeated_operators_are_one_behind_values_that_are_handed_on():
+    before = [op("a = Cast(x)"), op("b = Relu(a)"), op("c = Cast(a)"), op("d = Relu(c)"), op("y = Add(b, d)")]
+    before = [replace(operator, detail="equal") for operator in before]
+
+    assert matched(before, [op("d = Relu(x)"), op("y = Add(d, d)")], idle=(0, 2)) == [{1, 3}, {4}]
 
 
 def test_steps_are_composed():

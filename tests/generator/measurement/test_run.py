@@ -277,6 +277,23 @@ def test_a_run_with_cold_variants_notes_for_which_caches_they_were_chosen(store,
     assert noted.options["caches"] == [*caches]
 
 
+def test_a_suite_along_fusions_has_cold_variants_for_any_machine_and_the_run_notes_its_own(
+    store, suite_of, monkeypatch
+):
+    cache = "float[1,1200,256]"
+    body = f"({cache} x) => ({cache} y) {{a = Relu(x) b = Sqrt(a) y = Neg(b)}}"
+    caches = Caches(3 << 20, 32 << 20, 64 << 20)
+    monkeypatch.setattr("dlbricks.generator.measurement.execution.caches_here", lambda: caches)
+    suite, models = suite_of(body, graph="fused")
+
+    report = run(suite, store=store, models=models, **PACKED)
+
+    assert suite.caches is None
+    assert {variant for key in suite.keys for variant in suite.boundary(key)} >= {"given", "kept"}
+    (noted,) = (stored for stored in store.runs() if stored.id == report.run)
+    assert noted.options["caches"] == [*caches]
+
+
 def test_two_models_of_one_name_are_refused(small_suite, store, source):
     named = source("(float[1,8] x) => (float[1,8] y) {y = Relu(x)}")
     other = replace(source("(float[1,9] x) => (float[1,9] y) {y = Relu(x)}", name="other"), name=named.name)
