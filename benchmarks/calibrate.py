@@ -11,7 +11,8 @@ intervals of one run contain 1. It is judged only by other data: families of the
 models at least. They are fitted to all families of the run, also to those of the half ``new``: the method was tuned
 with the others in sight, and a user's model is not among them. These may have a run of their own, with the same packs
 on the same day. A row holds if at least 92 % of all intervals of other runs on the same CPU model contain 1. Without
-such a run it does not. ``widest`` is the largest deviation that a fit to any of these data gives. Decoders
+such a run it does not. ``widest`` is the largest deviation that a fit to any of these data gives: of this CPU model, if
+there are other runs on it. Decoders
 (``tokens-t*.json``) have rows of their own: fitted to the first half of the families by name, and judged by the others.
 
 The scatter of processes of one run comes from ``docs/results/scatter-*.json`` (``scatter.py``). It is the least
@@ -121,7 +122,8 @@ def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
         others = {place: other for place, other in found["validation"].items() if place not in inside}
         here = [place for place, other in others.items() if other["cpu"] == cpu]
         held = math.fsum(_held_by(shipped, place) * others[place]["models"] for place in here)
-        sds = [shipped, found["sd"], *(other["sd"] for other in found["validation"].values())]
+        sds = [shipped, found["sd"]]
+        sds += [other["sd"] for other in found["validation"].values() if other["cpu"] == cpu or not here]
         holds = bool(here) and held >= _GOAL * sum(others[place]["models"] for place in here)
         rows.append(_constant(method, cpu, sds, holds=holds, models=len(known), source=name))
     return rows

@@ -116,6 +116,7 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
             f"its control flow is too large to analyse: bodies see {work} values, more than {_MOST_SCOPE}"
         )
     data = model.SerializeToString()
+    data = _with_defaults(model) if b"STFT" in data else data
     more = _INFERENCE_BYTES + _COPIES * len(data)
     for follow in (True, False) if propagate else (False,):
         infer = partial(shape_inference.infer_shapes, data, strict_mode=strict, data_prop=follow)
@@ -131,6 +132,16 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
         require_time("inferring shapes")
         return inferred
     raise UnsupportedModel("shape inference needs more memory for it than for any real model")
+
+
+def _with_defaults(model: ModelProto) -> bytes:
+    """Return a model with the default that ONNX's inference gets wrong: a STFT that does not say so is one-sided."""
+    stated = ModelProto()
+    stated.CopyFrom(model)
+    for node in all_nodes(stated.graph.node):
+        if node.op_type == "STFT" and attribute_of(node, "onesided") is None:
+            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
+    return stated.SerializeToString()
 
 
 def _scope_work(graph: GraphProto, outer: int = 0) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
 from collections.abc import Mapping
@@ -61,6 +62,7 @@ class BrickEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes: int
     distances: tuple[_Footprint, ...] = ()
     boundary: tuple[Literal[*BOUNDARY], ...] = ()  # type: ignore[valid-type]
+    typical: tuple[tuple[_Reach, tuple[Literal[*BOUNDARY], ...]], ...] = ()  # type: ignore[valid-type]
 
 
 class SuiteManifest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -198,9 +200,22 @@ class Suite:
             return REUSE_LEVELS
         return tuple(sorted({size if size in LEVELS else level_of(size) for size in noted}))
 
-    def boundary(self, key: str) -> tuple[str, ...]:
-        """Return additional variants to measure a brick in, at the beginning or end of a model (``graph.boundary``)."""
-        return self._entries[key].boundary if key in self._entries else ()
+    @property
+    def by_caches(self) -> bool:
+        """True if variants of its bricks depend on the caches of the machine that measures them."""
+        return any(entry.typical for entry in self._entries.values())
+
+    def boundary(self, key: str, last_bytes: int = 0) -> tuple[str, ...]:
+        """Return additional variants to measure a brick in (``graph.boundary``).
+
+        Args:
+            key: The brick.
+            last_bytes: What the last-level cache holds where it is measured, if the suite is bound to no machine.
+        """
+        entry = self._entries.get(key)
+        if entry is None or not entry.typical:
+            return entry.boundary if entry is not None else ()
+        return min(entry.typical, key=lambda one: abs(math.log(max(1, one[0]) / max(1, last_bytes))))[1]
 
     def brick_path(self, key: str) -> Path:
         """Return the path of a brick's file.

@@ -40,6 +40,7 @@ def write_suite(
     distances: Mapping[str, Collection[int]] | None = None,
     boundary: Mapping[str, Collection[str]] | None = None,
     caches: Caches | None = None,
+    typical: Mapping[str, Mapping[int, Collection[str]]] | None = None,
 ) -> Suite:
     """Write a suite completely, or leave the old state.
 
@@ -63,6 +64,7 @@ def write_suite(
         distances: Footprint classes (``footprint``) to measure each brick in: of its models, and of their iterations.
         boundary: Additional variants (``graph.boundary``) to measure bricks in, by key.
         caches: What the caches hold for which these were chosen.
+        typical: Such variants of a suite that is bound to no machine, by key and bytes that a last-level cache holds.
 
     Raises:
         SuiteError: Something else exists at ``path`` or has the name of a brick there, or writing fails (read-only,
@@ -78,6 +80,7 @@ def write_suite(
             len(brick.model),
             tuple(sorted(classes.get(key, ()))),
             tuple(sorted(variants.get(key, ()))),
+            tuple((size, tuple(sorted(few))) for size, few in sorted((typical or {}).get(key, {}).items())),
         )
         for key, brick in sorted(bricks.items())
     ]

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import product
 from pathlib import Path
 from typing import Unpack
 
@@ -229,8 +229,9 @@ def generate(
             graph=cut.graph,
             bound_to=bound_to,
             distances=distances | {key: _any_distance(distances) for key in dummies},
-            boundary=_boundary(cut_up, caches or USUAL) if not dummies else None,  # which no decoy has
+            boundary=_boundary(cut_up, caches or USUAL),
             caches=caches,
+            typical=_typical(cut_up) if not dummies else None,  # which no decoy has
         )
     return GenerateReport(
         rows=tuple(rows),
@@ -283,21 +284,23 @@ def _caches(models: Sequence[Decomposition], given: Caches | None) -> Caches | N
 
 
 def _boundary(models: Sequence[Decomposition], caches: Caches) -> dict[str, set[str]]:
-    """Return for each brick its additional variants with cold inputs and outputs.
-
-    Bricks of an executed graph stay on machines of this kind; those along fusions may be measured on any.
-    """
+    """Return for each brick its additional variants with cold inputs and outputs in an executed graph."""
     boundary: dict[str, set[str]] = {}
-    for model in models:
-        if model.graph.salt:
-            found = [boundary_variants(model.graph, model.sequences, caches)]
-        elif model.executed is not None:
-            found = [variants_along_fusions(model.executed, model.sequences, typical) for typical in TYPICAL]
-        else:
-            found = []
-        for (key, _), variant in chain.from_iterable(variants.items() for variants in found):
+    for model in (model for model in models if model.graph.salt):
+        for (key, _), variant in boundary_variants(model.graph, model.sequences, caches).items():
             boundary.setdefault(key, set()).add(variant)
     return boundary
+
+
+def _typical(models: Sequence[Decomposition]) -> dict[str, dict[int, set[str]]]:
+    """Return the same for bricks along fusions, by what the last-level cache of a machine holds: they may go to any."""
+    found: dict[str, dict[int, set[str]]] = {}
+    for model, caches in product(models, TYPICAL):
+        if model.executed is not None and not model.graph.salt:
+            for (key, _), variant in variants_along_fusions(model.executed, model.sequences, caches).items():
+                by_size = found.setdefault(key, {other.last: set() for other in TYPICAL})
+                by_size[caches.last].add(variant)
+    return found
 
 
 def _broken(model: Failed) -> GenerateRow:

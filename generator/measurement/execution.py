@@ -291,10 +291,11 @@ class _RunExecution:
         return [self.circumstances.identity(Subject.MODEL, key) for key in sources.keys]
 
     def _with_bricks(self, suite: Suite, chosen: selection.Chosen) -> selection.Chosen:
+        self._caches = caches_here() if self._packed and suite.by_caches else suite.caches
         self._footprints = selection.wanted_bricks(
-            suite, self.circumstances, packed=self._packed, device=self._place.runtime.device
+            suite, self.circumstances, self._caches, packed=self._packed, device=self._place.runtime.device
         )
-        identities, self._caches = [*self._footprints], suite.caches
+        identities = [*self._footprints]
         plain = [identity for identity in identities if not identity.variant]
         self._varied = [replace(identity, variant=choice.name) for identity in plain for choice in self._choices]
         bricks = selection.select(identities, self._store, self._order)
@@ -346,7 +347,7 @@ class _RunExecution:
             MODELS: _names(sources),
         }
         if any(member.identity.variant in BOUNDARY for group in plan.groups for member in group.members):
-            more[CACHES] = self._caches or caches_here()  # a suite that travels was made for any
+            more[CACHES] = self._caches
         more = {name: value for name, value in more.items() if value}
         run = begin_run(self._store, self._settings, self._order, self._system, self._stack, more)
         recorder = StoreRecorder(self._store, run, self.costs)

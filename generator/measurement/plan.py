@@ -216,8 +216,12 @@ class MeasurementTask:
 
     @property
     def size_bytes(self) -> int:
-        """Estimate of its memory in the worker; each copy of a brick has weights of its own."""
-        return sum(self._most_copies(member) * member.loaded_bytes + member.live_bytes for member in self.members)
+        """Estimate of its memory in the worker; each copy of a brick has weights of its own, and what stays is too."""
+        return sum(
+            self._most_copies(member) * member.loaded_bytes
+            + (self._most_copies(member) if member.identity.variant in BOUNDARY else 1) * member.live_bytes
+            for member in self.members
+        )
 
     def _most_copies(self, member: TaskMember) -> int:
         """Return the copies of a brick, with the one that may run before and does not count (``_cold``)."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 
 from ...bricks.decomposition import Decomposition, Failed, suspects
-from ...bricks.graph.boundary import BOUNDARY
+from ...bricks.graph.boundary import BOUNDARY, Caches
 from ...bricks.graph.footprint import CORE_LEVEL, MODEL_LEVELS, REUSE_LEVELS, STREAM_LEVEL, footprint, level_name
 from ...bricks.layer import TensorType
 from ...bricks.operators import Trait, having
@@ -154,12 +154,15 @@ def _select(alike: Sequence[Identity], store: Store, order: Order) -> Selection:
     )
 
 
-def wanted_bricks(suite: Suite, bench: Circumstances, *, packed: bool, device: str) -> dict[Identity, int]:
+def wanted_bricks(
+    suite: Suite, bench: Circumstances, caches: Caches | None, *, packed: bool, device: str
+) -> dict[Identity, int]:
     """Return one identity per brick, or in cache mode ``model`` one per brick and footprint class; read no file.
 
     Args:
         suite: The bricks.
         bench: Shared properties of the measurements.
+        caches: What the caches of this machine hold, if variants depend on it.
         packed: True if packs are networks. In cache mode ``model``, add an identity for each position of a brick at a
             model's own inputs and outputs.
         device: The device; only on a CPU do bricks of small models run alone.
@@ -180,7 +183,8 @@ def wanted_bricks(suite: Suite, bench: Circumstances, *, packed: bool, device: s
     if packed:
         in_models = [(identity, size) for identity, size in footprints.items() if size in MODEL_LEVELS]
         for identity, size in in_models:
-            footprints |= {replace(identity, variant=variant): size for variant in suite.boundary(identity.key)}
+            variants = suite.boundary(identity.key, caches.last if caches is not None else 0)
+            footprints |= {replace(identity, variant=variant): size for variant in variants}
     return footprints
 
 

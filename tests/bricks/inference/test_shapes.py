@@ -49,6 +49,17 @@ def test_what_the_file_says_helps_where_inference_does_not() -> None:
     assert graph.types["y"].shape == (5, 7)
 
 
+@pytest.mark.parametrize(("attributes", "bins"), [("", 9), ("<onesided = 1>", 9), ("<onesided = 0>", 16)])
+def test_a_spectrum_that_does_not_say_so_is_one_sided(attributes: str, bins: int) -> None:
+    """As the specification and runtimes have it; ONNX's own inference takes it as two-sided."""
+    model = _parse(
+        "g (float[1, 64, 1] x, float[16] w) => (float[a, b, c, d] y) <int64 hop = {8}>"
+        f" {{ s = STFT{attributes}(x, hop, w) y = Neg(s) }}"
+    )
+
+    assert infer_types(model).types["y"].shape == (1, 7, bins, 2)
+
+
 def test_folding_helps_inference() -> None:
     """Data propagation gives up on these operators; the folded values, put back in, do not."""
     model = _parse(

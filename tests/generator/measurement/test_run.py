@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from dlbricks.bricks.graph.boundary import Caches
+from dlbricks.bricks.graph.boundary import BOUNDARY, Caches
 from dlbricks.bricks.graph.footprint import REUSE_LEVELS
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.db import Store
@@ -282,14 +282,16 @@ def test_a_suite_along_fusions_has_cold_variants_for_any_machine_and_the_run_not
 ):
     cache = "float[1,1200,256]"
     body = f"({cache} x) => ({cache} y) {{a = Relu(x) b = Sqrt(a) y = Neg(b)}}"
-    caches = Caches(3 << 20, 32 << 20, 64 << 20)
+    caches = Caches(1 << 20, 24 << 20, 64 << 20)
     monkeypatch.setattr("dlbricks.generator.measurement.execution.caches_here", lambda: caches)
     suite, models = suite_of(body, graph="fused")
 
     report = run(suite, store=store, models=models, **PACKED)
 
     assert suite.caches is None
-    assert {variant for key in suite.keys for variant in suite.boundary(key)} >= {"given", "kept"}
+    assert {variant for key in suite.keys for variant in suite.boundary(key, caches.last)} >= {"given", "kept"}
+    measured = [stored.variant for stored in store.measurements(variant=None) if stored.variant in BOUNDARY]
+    assert len(measured) == sum(len(suite.boundary(key, caches.last)) for key in suite.keys)
     (noted,) = (stored for stored in store.runs() if stored.id == report.run)
     assert noted.options["caches"] == [*caches]
 
