@@ -178,7 +178,7 @@ _ALIKE = (("backend", "device", "graph", "threads"), ("backend", "device", "grap
 
 
 def method_error(method: Method, cpu: str, own_fits: Sequence[Calibration] = ()) -> MethodError:
-    """Return the error of a method on a CPU model, or the widest error of similar methods.
+    """Return the error of a method on a CPU model, or the widest that is known of it there, or of similar methods.
 
     Args:
         method: The method.
@@ -186,13 +186,15 @@ def method_error(method: Method, cpu: str, own_fits: Sequence[Calibration] = ())
         own_fits: The user's own fits, the latest first.
     """
     fits = [*own_fits, *_shipped()]
-    for fit in fits:
-        if fit.method == method and fit.cpu == cpu and fit.holds:
+    here = [fit for fit in fits if fit.method == method and fit.cpu == cpu]
+    for fit in here:
+        if fit.holds:
             return MethodError(method, fit.sd, known=True)
-    for names in _ALIKE:
-        alike = [fit for fit in fits if all(getattr(fit.method, name) == getattr(method, name) for name in names)]
-        if alike:
-            break
+    similar = (
+        [fit for fit in fits if all(getattr(fit.method, name) == getattr(method, name) for name in names)]
+        for names in _ALIKE
+    )
+    alike = here or next(found for found in similar if found)
     return MethodError(method, max(fit.widest for fit in alike), known=False)
 
 
