@@ -141,7 +141,8 @@ def _with_defaults(model: ModelProto) -> bytes:
     for node in all_nodes(stated.graph.node):
         if node.op_type == "STFT" and attribute_of(node, "onesided") is None:
             node.attribute.append(onnx.helper.make_attribute("onesided", 1))
-    return stated.SerializeToString()
+    data: bytes = stated.SerializeToString()
+    return data
 
 
 def _scope_work(graph: GraphProto, outer: int = 0) -> int:

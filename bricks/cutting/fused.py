@@ -219,21 +219,22 @@ def _moved_past(executed: ExecutedModel) -> list[set[int]]:
     """Return the layers that transpositions moved past, with these: between two values that the runtime kept.
 
     A moved transposition reads a value that the model does not have, and others have cancelled out or became a part of
-    a layout change. A brick with all of these layers is executed as the model is. Stretches that share a layer are one.
-    Long ones, and those with several layers that multiply, are left out.
+    a layout change. In a brick with all of these layers the runtime finds the same to do. Stretches that share a layer
+    are one. Long ones, and those with several layers that multiply, are left out.
     """
+    from networkx.utils import UnionFind
+
     source, graph = executed.source, executed.graph
     known = {*source.inputs, *(value for layer in source.layers for value in layer.outputs if value)}
     gone = {index for index in executed.eliminated if source.layers[index].op_type == "Transpose"}
-    stretches: list[set[int]] = []
-    for layer in graph.layers:
+    joined: UnionFind[int] = UnionFind()
+    for layer in (layer for layer in graph.layers if not known.isdisjoint(layer.outputs)):
         begins, _ = _behind(graph, _activations(layer), known)
         reached, stretch = _behind(source, known.intersection(layer.outputs), begins)
         is_moved = layer.op_type == "Transpose" and begins.isdisjoint(_activations(layer))
         if reached <= begins and (is_moved or not gone.isdisjoint(stretch)):
-            shared = [other for other in stretches if not stretch.isdisjoint(other)]
-            stretches = [other for other in stretches if other not in shared] + [stretch.union(*shared)]
-    return [stretch for stretch in stretches if len(stretch) <= _STRETCH and _multiplying(source, stretch) <= 1]
+            joined.union(*stretch)
+    return [part for part in joined.to_sets() if len(part) <= _STRETCH and _multiplying(source, part) <= 1]
 
 
 def _multiplying(graph: ModelGraph, indices: Iterable[int]) -> int:
