@@ -21,11 +21,12 @@ from ..db.values import NATIVE
 from ..generator.backends.base import Backend
 from ..generator.backends.registry import get
 from ..generator.decomposition.decompose import Model, readable
+from ..generator.machine.cache_reach import noted_caches
 from ..generator.machine.lock import work_clock
 from ..generator.machine.system import probe_system
 from ..generator.measurement.settings import PaceFields
 from ..models import ModelSource
-from .estimation.reading import find_ceilings, noted_caches
+from .estimation.reading import find_ceilings
 from .report.shares import stored_profile
 from .setups import Setup, cut_of
 

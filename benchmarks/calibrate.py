@@ -125,7 +125,7 @@ def constants(results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
         sds = [shipped, found["sd"]]
         sds += [other["sd"] for other in found["validation"].values() if other["cpu"] == cpu or not here]
         holds = bool(here) and held >= _GOAL * sum(others[place]["models"] for place in here)
-        rows.append(_constant(method, cpu, sds, holds=holds, models=len(known), source=name))
+        rows.append(_constant(method, cpu, sds, holds=holds, models=len(known), source=name, judged=bool(here)))
     return rows
 
 
@@ -146,7 +146,8 @@ def _held_by(sd: float, place: str) -> float:
 
 def _constant(method: Method, cpu: str, sds: Sequence[float], **more: Any) -> dict[str, Any]:
     """Return a row; the first of the deviations is its own."""
-    return {"method": asdict(method), "cpu": cpu, "sd": round(sds[0], 4), "widest": round(max(sds), 4), **more}
+    judged = {"judged": more.pop("judged", False)}
+    return {"method": asdict(method), "cpu": cpu, "sd": round(sds[0], 4), "widest": round(max(sds), 4), **more} | judged
 
 
 def of_decoders(folder: Path) -> list[tuple[Method, dict[str, Any]]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..bricks.decomposition import Decomposition
-from ..bricks.graph.boundary import USUAL, Caches, Place, boundary_variants, variants_along_fusions
+from ..bricks.graph.boundary import USUAL, Caches, Place, boundary_variants, typical, variants_along_fusions
 from ..bricks.graph.footprint import is_level, level_name, nearest_levels
 from ..bricks.graph.model_graph import ModelGraph
 from ..bricks.layer import Cutting, LayerSequence
@@ -207,10 +207,11 @@ def bricks_of(
     by_level = {}
     for level in dict.fromkeys(level for *_, level in cuts):
         here = [(graph, parts) for graph, parts, at in cuts if at == level]
-        inside = table.found(keys, "", level)
+        inside, inner = table.found(keys, "", level), table.found(keys, INNER, level)
         placed: dict[Place, Measurement] = {}
         for graph, parts in here:
-            placed |= at_boundary(_variants(model, graph, parts, table.caches), level, table)
+            found = at_boundary(_variants(model, graph, parts, table.caches), level, table)
+            placed |= {place: one for place, one in found if place[0] not in inner}  # only its edges would be cold
         only = {key for key, _ in placed} - {
             part.key for _, parts in here for part in parts if (part.key, part.layers) not in placed
         }
@@ -218,7 +219,7 @@ def bricks_of(
         plain, fused = (table.found(units if level == state else (), variant, level) for variant in FUSION)
         by_level[level] = BrickMeasurements(
             latest=latest,
-            inner=table.found(keys, INNER, level),
+            inner=inner,
             host=table.found(keys, HOST, level),
             failures=table.failures(keys, level),
             rivals=_rivals(model, level, inside, table) if level == state else {},
@@ -235,7 +236,7 @@ def _variants(
     """Return the variants that sequences of a model's graph, or of its executed graph, are at their positions."""
     if graph.salt:
         return boundary_variants(graph, parts, caches)
-    return {} if model.executed is None else variants_along_fusions(model.executed, parts, caches)
+    return {} if model.executed is None else variants_along_fusions(model.executed, parts, typical(caches.last))
 
 
 def at_boundary(variants: Mapping[Place, str], state: str, table: Table) -> Iterator[tuple[Place, Measurement]]:

@@ -135,14 +135,19 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
 
 
 def _with_defaults(model: ModelProto) -> bytes:
-    """Return a model with the default that ONNX's inference gets wrong: a STFT that does not say so is one-sided."""
+    """Return a model whose nodes have the defaults of ``state_defaults``."""
     stated = ModelProto()
     stated.CopyFrom(model)
     for node in all_nodes(stated.graph.node):
-        if node.op_type == "STFT" and attribute_of(node, "onesided") is None:
-            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
+        state_defaults(node)
     data: bytes = stated.SerializeToString()
     return data
+
+
+def state_defaults(node: NodeProto) -> None:
+    """State a default that ONNX's inference gets wrong: a STFT that does not say so is one-sided."""
+    if node.op_type == "STFT" and attribute_of(node, "onesided") is None:
+        node.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
 def _scope_work(graph: GraphProto, outer: int = 0) -> int:

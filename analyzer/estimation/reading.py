@@ -25,11 +25,12 @@ from ...constructor.uncertainty.interval import Uncertainty
 from ...constructor.uncertainty.pairing import FUSION
 from ...db import Conditions, Failure, Measurement, Run, Stack, Store, Subject
 from ...db.queries import Filter
-from ...db.values import CACHES, HOST, INNER, NATIVE, PARTS, PROFILED_CACHE
+from ...db.values import HOST, INNER, NATIVE, PARTS, PROFILED_CACHE
 from ...errors import DlbricksError
 from ...generator.decomposition.cut import Cut
 from ...generator.decomposition.decompose import readable
 from ...generator.decomposition.executed import ExecutedGraphs
+from ...generator.machine.cache_reach import noted_caches
 from .query import choose, executes_as_written, filter_of, matching, stored_under, why_not_here
 from .tasks import Tasks
 
@@ -271,15 +272,6 @@ def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> 
 def _caches_of(bricks: Iterable[Measurement], runs: Mapping[str, Run]) -> Caches:
     """Return what the caches of the bricks' machine hold, as their latest run found it."""
     return noted_caches(runs[id_] for id_ in {brick.run for brick in bricks if brick.variant in BOUNDARY}) or USUAL
-
-
-def noted_caches(runs: Iterable[Run]) -> Caches | None:
-    """Return what caches hold as the latest of some runs noted it; None if none did."""
-    for run in sorted(runs, key=lambda run: run.started, reverse=True):
-        match run.options.get(CACHES):
-            case [int(), int()] | [int(), int(), int()] as found:
-                return Caches(*found)
-    return None
 
 
 # Executed graphs of the models.

@@ -207,7 +207,8 @@ def fused_units(executed: ExecutedModel) -> UnitGroups:
     wishes = [set(origin) - copied for origin in executed.origins]
     homes = [{index, _readers(executed.source, index)[0]} for index in sorted(copied)]
     moved = [stretch - copied for stretch in _moved_past(executed)]
-    alone = executed.eliminated.difference(*moved)
+    live = {*executed.source.live}
+    alone = executed.eliminated.difference(*(stretch for stretch in moved if len(stretch & live) > 1))
     return units_of(executed.source, [*wishes, *homes, *moved, *_companions(executed.source, alone)], copied=copied)
 
 

@@ -11,6 +11,7 @@ A session with open lengths allocates its outputs in each execution, as its acti
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -68,6 +69,12 @@ USUAL = Caches(2 << 20, 64 << 20)
 TYPICAL = (USUAL, Caches(1 << 20, 24 << 20, 64 << 20))
 """Caches of machines that a suite may travel to: for a whole socket, and for a few cores."""
 
+
+def typical(last_bytes: int) -> Caches:
+    """Return the typical caches whose last level is nearest in size."""
+    return min(TYPICAL, key=lambda caches: abs(math.log(caches.last / max(1, last_bytes))))
+
+
 _NO_COLD_MEMORY = ColdMemory({}, ())
 
 Place: TypeAlias = tuple[str, tuple[int, ...]]
@@ -116,12 +123,15 @@ def variants_along_fusions(
     """
     graph = executed.graph
     several = {index for part in parts for index in part.copies}
-    home = {index: number for number, part in enumerate(parts) for index in part.layers if index not in several}
+    homes: defaultdict[int, set[int]] = defaultdict(set)
+    for number, part in enumerate(parts):
+        for index in set(part.layers) - several:
+            homes[index].add(number)
     executed_for: defaultdict[int, list[int]] = defaultdict(list)
     for layer, origin in zip(graph.layers, executed.origins, strict=True):
-        homes = {home[index] for index in origin if index in home}
-        if len(homes) == 1:
-            executed_for[homes.pop()].append(layer.index)
+        holders = [homes[index] for index in sorted(origin) if index in homes]
+        for number in sorted(set.intersection(*holders)) if holders else ():
+            executed_for[number].append(layer.index)
     stand_ins = {number: _standing_in(graph, parts[number], layers) for number, layers in executed_for.items()}
     found = boundary_variants(graph, stand_ins.values(), caches)
     places = {(part.key, part.layers): parts[number] for number, part in stand_ins.items()}

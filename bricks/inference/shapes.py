@@ -11,7 +11,15 @@ import onnx
 from onnx import numpy_helper
 
 from ...models.skeleton import is_weight
-from ...models.subgraphs import bodies, captures, contains_operator, infer_shapes, is_standard, plain_domain
+from ...models.subgraphs import (
+    bodies,
+    captures,
+    contains_operator,
+    infer_shapes,
+    is_standard,
+    plain_domain,
+    state_defaults,
+)
 from ...models.time_limit import in_time
 from ..costs.costed_node import CostedNode, UnknownCostError
 from ..encoding import (
@@ -307,11 +315,14 @@ def _results(
             return []  # an illegal call; the oracle or the runtime says so
     if not is_standard(node) or any(name and name not in types for name in node.input) or any(bodies(node)):
         return []
+    stated = onnx.NodeProto()
+    stated.CopyFrom(node)
+    state_defaults(stated)
     try:
         schema = onnx.defs.get_schema(node.op_type, opsets.get("", 1), "")
         inferred = onnx.shape_inference.infer_node_outputs(
             schema,
-            node,
+            stated,
             {name: _type_proto(types[name]) for name in node.input if name},
             {
                 name: numpy_helper.from_array(array, name)

@@ -145,7 +145,7 @@ class Suite:
         graph: The graphs that its bricks were cut from: ``source``, ``fused`` or ``runtime``.
         bound_to: The stack and instruction set of bricks of executed graphs; None for others.
         levels: If it has annotations: model name to the footprint class, in bytes, of the graph that was cut.
-        caches: What the caches hold for which its variants (``boundary``) were chosen; None without variants.
+        caches: What the caches hold for which its variants (``boundary``) were chosen; None without, or for any.
     """
 
     path: Path

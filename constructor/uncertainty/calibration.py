@@ -118,7 +118,7 @@ class MethodError:
         method: The way to compose the estimate.
         sd: Relative standard deviation.
         known: True if it was fitted for this method, CPU model and number of threads, and held on other data or was
-            fitted by the user. Otherwise ``sd`` is the widest that is known of similar methods.
+            fitted by the user. Otherwise ``sd`` is the widest that is known there, or of similar methods.
     """
 
     method: Method
@@ -134,9 +134,10 @@ class Calibration:
         method: The method.
         cpu: The CPU model.
         sd: Relative standard deviation that was fitted.
-        widest: Largest deviation that a fit to any run or family of this method gives.
+        widest: Largest deviation that a fit to any run or family of this method gives; of this CPU model if ``judged``.
         holds: True if intervals with ``sd`` contain the measured latency often enough, in data that ``sd`` was not
             fitted to.
+        judged: True if there are such data of this CPU model.
     """
 
     method: Method
@@ -144,6 +145,7 @@ class Calibration:
     sd: float
     widest: float
     holds: bool
+    judged: bool = False
 
     @classmethod
     def of_runs(cls, runs: Iterable[Run], system: str, cpu: str) -> tuple[Calibration, ...]:
@@ -194,7 +196,7 @@ def method_error(method: Method, cpu: str, own_fits: Sequence[Calibration] = ())
         [fit for fit in fits if all(getattr(fit.method, name) == getattr(method, name) for name in names)]
         for names in _ALIKE
     )
-    alike = here or next(found for found in similar if found)
+    alike = [fit for fit in here if fit.judged] or next(found for found in similar if found)
     return MethodError(method, max(fit.widest for fit in alike), known=False)
 
 
@@ -223,7 +225,8 @@ def share_held(errors: Sequence[float], halves: Sequence[float], sd: float) -> f
 def _shipped() -> tuple[Calibration, ...]:
     rows = _data("calibration.json")
     return tuple(
-        Calibration(Method(**row["method"]), *(row[name] for name in ("cpu", "sd", "widest", "holds"))) for row in rows
+        Calibration(Method(**row["method"]), *(row[name] for name in ("cpu", "sd", "widest", "holds", "judged")))
+        for row in rows
     )
 
 

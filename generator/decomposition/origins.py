@@ -295,8 +295,8 @@ def _without_repetitions(
     alike: dict[tuple[str, tuple[str, ...], str], list[int]] = {}
     first: dict[str, str] = {}
     for index, op in enumerate(before):
-        if index in idle:
-            first |= {value: first.get(read, read) for value, read in zip(op.outputs, op.inputs, strict=False)}
+        if index in idle and all(values and values[0] for values in (op.inputs, op.outputs)):
+            first[op.outputs[0]] = first.get(op.inputs[0], op.inputs[0])
             continue
         key = (op.kind, tuple(first.get(value, value) for value in op.inputs), op.detail or str(index))
         same = alike.setdefault(key, [])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import cycle, islice, takewhile
 from typing import TypeAlias
@@ -20,12 +20,22 @@ import numpy.typing as npt
 
 from ...bricks.graph.boundary import Caches
 from ...bricks.graph.footprint import REUSE_LEVELS
+from ...db.values import CACHES, Run
 from .cores import private_cache_bytes
 
 
 def caches_here() -> Caches:
     """Return what the caches of this machine hold: a core's own as reported, the last level as measured."""
     return Caches(private_cache_bytes(), *last_level())
+
+
+def noted_caches(runs: Iterable[Run]) -> Caches | None:
+    """Return what caches hold as the latest of some runs noted it; None if none did."""
+    for run in sorted(runs, key=lambda run: run.started, reverse=True):
+        match run.options.get(CACHES):
+            case [int(), int()] | [int(), int(), int()] as found:
+                return Caches(*found)
+    return None
 
 
 _PART_BYTES = 4 << 20

@@ -46,7 +46,7 @@ from ..backends.registry import get, require_available
 from ..decomposition.cut import Cut, instruction_set, runtime_salt
 from ..decomposition.decompose import Model, decompose, decomposing_until
 from ..decomposition.executed import ExecutedGraphs
-from ..machine.cache_reach import caches_here
+from ..machine.cache_reach import caches_here, noted_caches
 from ..machine.free_memory import whole_pieces
 from ..machine.lock import machine_lock, work_clock
 from ..machine.nvml import gpu_state
@@ -291,7 +291,11 @@ class _RunExecution:
         return [self.circumstances.identity(Subject.MODEL, key) for key in sources.keys]
 
     def _with_bricks(self, suite: Suite, chosen: selection.Chosen) -> selection.Chosen:
-        self._caches = caches_here() if self._packed and suite.by_caches else suite.caches
+        self._caches = suite.caches
+        if self._packed and suite.by_caches:
+            # Looks an hour apart differ, and other variants would then be missing in what is stored.
+            earlier = (run for run in self._store.runs() if run.system == self._system.key)
+            self._caches = noted_caches(earlier) or caches_here()
         self._footprints = selection.wanted_bricks(
             suite, self.circumstances, self._caches, packed=self._packed, device=self._place.runtime.device
         )

@@ -85,6 +85,18 @@ def test_annotations_only_where_asked_for(tmp_path: Path, bricks: dict[str, Bric
     assert suite.annotations == {"a": {key: 1}, "b": {key: 2}}
 
 
+def test_variants_for_typical_caches_are_those_of_the_nearest(tmp_path: Path, bricks: dict[str, Brick]) -> None:
+    first, second = sorted(bricks)[:2]
+    typical = {first: {64 << 20: {"kept"}, 24 << 20: {"kept", "given"}}}
+    suite = write_suite(tmp_path / "suite", bricks, granularity=1, graph="fused", typical=typical)
+
+    assert suite.by_caches
+    assert suite.caches is None
+    sizes = (0, 24 << 20, 32 << 20, 48 << 20, 128 << 20)
+    assert [len(suite.boundary(first, size)) for size in sizes] == [2, 2, 2, 1, 1]
+    assert suite.boundary(second, 24 << 20) == ()
+
+
 def test_bricks_at_the_boundary_are_noted_and_a_suite_without_them_stays_as_it_was(
     tmp_path: Path, bricks: dict[str, Brick]
 ) -> None:

@@ -67,11 +67,16 @@ def test_elsewhere_the_widest_error_of_the_most_similar_methods_stands_in(other,
 
 
 def test_a_fit_that_does_not_hold_gives_the_widest_error_of_its_own_cpu():
-    own = [Calibration(EXECUTED, cpu, 0.1, wide, holds=False) for cpu, wide in (("mine", 0.2), ("another", 0.9))]
+    """If other data judged it: a fit that nothing judged says less than what similar methods missed by."""
+    own = [
+        Calibration(EXECUTED, "mine", 0.1, 0.2, holds=False, judged=True),
+        Calibration(EXECUTED, "unjudged", 0.1, 0.3, holds=False),
+        Calibration(EXECUTED, "another", 0.1, 0.9, holds=False),
+    ]
 
     assert method_error(EXECUTED, "mine", own).sd == 0.2
     assert not method_error(EXECUTED, "mine", own).known
-    assert method_error(EXECUTED, "a third", own).sd == 0.9
+    assert method_error(EXECUTED, "unjudged", own).sd == method_error(EXECUTED, "a third", own).sd == 0.9
 
 
 def test_another_cpu_is_not_calibrated():

@@ -141,6 +141,20 @@ def test_decoys_are_mixed_in_and_not_counted(small_models, tmp_path):
         report.suite.brick(key)
 
 
+def test_no_variant_tells_bricks_from_decoys(model_file, tmp_path):
+    cache = "float[1,1200,256]"
+    path = model_file(tmp_path / "far.onnx", f"({cache} x) => ({cache} y) {{a = Relu(x) b = Sqrt(a) y = Neg(b)}}", {})
+    models = find_models([path])
+    plain, hidden = (
+        generate(models, granularity=1, graph="fused", out=tmp_path / str(decoys), decoys=decoys, decoy_seed=seed).suite
+        for decoys, seed in ((0, None), (2, "secret"))
+    )
+
+    assert plain.by_caches
+    assert not hidden.by_caches
+    assert not any(hidden.boundary(key, 64 << 20) for key in hidden.keys)
+
+
 def test_settings_cut_as_keywords_do_and_what_is_wrong_is_refused(small_models, tmp_path):
     keywords = generate(small_models, granularity=3, connected=True, out=tmp_path / "keywords")
     settings = generate(small_models, settings=Cut(3, connected=True), out=tmp_path / "settings")

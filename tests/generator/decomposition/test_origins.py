@@ -103,6 +103,15 @@ def test_repeated_operators_are_one_behind_values_that_are_handed_on():
     assert matched(before, [op("d = Relu(x)"), op("y = Add(d, d)")], idle=(0, 2)) == [{1, 3}, {4}]
 
 
+def test_an_idle_operator_hands_on_its_first_value_alone():
+    """Dropout returns a mask beside it: readers of two masks do not compute the same."""
+    before = [op("a m = Dropout(x, )"), op("c n = Dropout(z, )"), op("b = Not(m)"), op("d = Not(n)")]
+    before = [replace(operator, detail="equal") for operator in before]
+    after = [op("c n = Dropout(z, )"), op("d = Not(n)")]
+
+    assert matched(before, after, idle=(0, 1))[1] == {3}
+
+
 def test_steps_are_composed():
     first = [frozenset({0, 1}), frozenset({2}), frozenset()]
 
