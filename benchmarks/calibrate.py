@@ -12,8 +12,8 @@ models at least. They are fitted to all families of the run, also to those of th
 with the others in sight, and a user's model is not among them. These may have a run of their own, with the same packs
 on the same day. A row holds if at least 92 % of all intervals of other runs on the same CPU model contain 1. Without
 such a run it does not. ``widest`` is the largest deviation that a fit to any of these data gives: of this CPU model, if
-there are other runs on it. Decoders
-(``tokens-t*.json``) have rows of their own: fitted to the first half of the families by name, and judged by the others.
+there are other runs on it, which judge the row. Decoders (``tokens-t*.json``) have rows of their own: fitted to the
+first half of the families by name, and judged by the others.
 
 The scatter of processes of one run comes from ``docs/results/scatter-*.json`` (``scatter.py``). It is the least
 relative standard deviation with which 95 % of the models' differences between two processes are explained by it and by
@@ -146,8 +146,8 @@ def _held_by(sd: float, place: str) -> float:
 
 def _constant(method: Method, cpu: str, sds: Sequence[float], **more: Any) -> dict[str, Any]:
     """Return a row; the first of the deviations is its own."""
-    judged = {"judged": more.pop("judged", False)}
-    return {"method": asdict(method), "cpu": cpu, "sd": round(sds[0], 4), "widest": round(max(sds), 4), **more} | judged
+    sd, widest = round(sds[0], 4), round(max(sds), 4)
+    return {"method": asdict(method), "cpu": cpu, "sd": sd, "widest": widest, "judged": False, **more}
 
 
 def of_decoders(folder: Path) -> list[tuple[Method, dict[str, Any]]]:

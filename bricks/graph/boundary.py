@@ -70,9 +70,15 @@ TYPICAL = (USUAL, Caches(1 << 20, 24 << 20, 64 << 20))
 """Caches of machines that a suite may travel to: for a whole socket, and for a few cores."""
 
 
+def nearest(sizes: Iterable[int], last_bytes: int) -> int:
+    """Return the size of a last-level cache that is nearest to another, as their ratio; one of nothing counts as 1."""
+    return min(sizes, key=lambda size: abs(math.log(max(1, size) / max(1, last_bytes))))
+
+
 def typical(last_bytes: int) -> Caches:
     """Return the typical caches whose last level is nearest in size."""
-    return min(TYPICAL, key=lambda caches: abs(math.log(caches.last / max(1, last_bytes))))
+    by_size = {caches.last: caches for caches in TYPICAL}
+    return by_size[nearest(by_size, last_bytes)]
 
 
 _NO_COLD_MEMORY = ColdMemory({}, ())

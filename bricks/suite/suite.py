@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import stat
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from ...errors import MissingBrick, SuiteError, TamperedBrick
-from ..graph.boundary import BOUNDARY, Caches
+from ..graph.boundary import BOUNDARY, Caches, nearest
 from ..graph.footprint import LEVELS, REUSE_LEVELS, level_of
 from .brick import MAX_BRICK_BYTES, Brick, load_brick
 
@@ -215,7 +214,8 @@ class Suite:
         entry = self._entries.get(key)
         if entry is None or not entry.typical:
             return entry.boundary if entry is not None else ()
-        return min(entry.typical, key=lambda one: abs(math.log(max(1, one[0]) / max(1, last_bytes))))[1]
+        by_size = dict(entry.typical)
+        return by_size[nearest(by_size, last_bytes)]
 
     def brick_path(self, key: str) -> Path:
         """Return the path of a brick's file.

@@ -201,6 +201,16 @@ def test_each_copy_of_a_brick_has_weights_of_its_own_in_memory():
     assert pack.size_bytes == copies * 2 * 2 * MIB + 5
 
 
+def test_each_copy_whose_inputs_or_outputs_stay_has_memory_of_its_own_for_them():
+    item = brick("a", 2 * MIB, live=5)
+
+    (pack,) = packs_of([replace(item, identity=replace(item.identity, variant="kept"))])
+
+    (copies,) = pack.copies.values()
+    assert copies > 2
+    assert pack.size_bytes == copies * (2 * 2 * MIB + 5)
+
+
 def test_a_model_is_visited_beside_the_bricks_of_the_class_that_is_nearest_to_its_own():
     items = [brick("a", footprint=one) for one in REUSE_LEVELS]
 

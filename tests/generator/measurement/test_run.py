@@ -262,38 +262,45 @@ def test_what_was_measured_or_failed_is_tried_again_where_it_is_asked_for(small_
     assert {entry.run for entry in store.measurements(subject=Subject.BRICK)} == {everything.run}
 
 
+FAR = "(float[1,1200,256] x) => (float[1,1200,256] y) {a = Relu(x) b = Sqrt(a) y = Neg(b)}"
+
+
+def caches_noted(suite, models, store):
+    """The caches that the store has noted for a run."""
+    report = run(suite, store=store, models=models, **PACKED)
+    (noted,) = [one for one in store.runs() if one.id == report.run]
+    return noted.options["caches"]
+
+
 def test_a_run_with_cold_variants_notes_for_which_caches_they_were_chosen(store, suite_of, monkeypatch):
     """Reading chooses the same ones then, even where another look would have found other caches."""
-    cache = "float[1,1200,256]"
-    body = f"({cache} x) => ({cache} y) {{a = Relu(x) b = Sqrt(a) y = Neg(b)}}"
     caches = Caches(3 << 20, 32 << 20, 64 << 20)
     monkeypatch.setattr("dlbricks.generator.decomposition.generate.caches_here", lambda: caches)
-    suite, models = suite_of(body, graph="runtime")
+    suite, models = suite_of(FAR, graph="runtime")
 
-    report = run(suite, store=store, models=models, **PACKED)
+    noted = caches_noted(suite, models, store)
 
     assert {variant for key in suite.keys for variant in suite.boundary(key)} >= {"kept"}
-    (noted,) = [one for one in store.runs() if one.id == report.run]
-    assert noted.options["caches"] == [*caches]
+    assert noted == [*caches]
 
 
 def test_a_suite_along_fusions_has_cold_variants_for_any_machine_and_the_run_notes_its_own(
     store, suite_of, monkeypatch
 ):
-    cache = "float[1,1200,256]"
-    body = f"({cache} x) => ({cache} y) {{a = Relu(x) b = Sqrt(a) y = Neg(b)}}"
+    """A later run takes what the store noted of this machine, though another look would find more."""
     caches = Caches(1 << 20, 24 << 20, 64 << 20)
     monkeypatch.setattr("dlbricks.generator.measurement.execution.caches_here", lambda: caches)
-    suite, models = suite_of(body, graph="fused")
+    suite, models = suite_of(FAR, graph="fused")
 
-    report = run(suite, store=store, models=models, **PACKED)
+    noted = caches_noted(suite, models, store)
 
     assert suite.caches is None
     assert {variant for key in suite.keys for variant in suite.boundary(key, caches.last)} >= {"given", "kept"}
     measured = [stored.variant for stored in store.measurements(variant=None) if stored.variant in BOUNDARY]
     assert len(measured) == sum(len(suite.boundary(key, caches.last)) for key in suite.keys)
-    (noted,) = (stored for stored in store.runs() if stored.id == report.run)
-    assert noted.options["caches"] == [*caches]
+    assert noted == [*caches]
+    monkeypatch.setattr("dlbricks.generator.measurement.execution.caches_here", lambda: Caches(2 << 20, 64 << 20))
+    assert run(suite, store=store, models=models, **PACKED).measured == 0
 
 
 def test_two_models_of_one_name_are_refused(small_suite, store, source):
