@@ -6,9 +6,9 @@ Each file is measured by ``dlbricks tokens FILE --budget 60s``, with an empty da
 the loop of the model itself. Executions of the loop are compared with the estimates of the same executions: a prompt of
 512 tokens, and a token behind 0, 512 and 2,048 others. A row holds if the interval of the ratio contains 1.
 
-Memory is anonymous memory of all processes of the command together, without mapped files, and beside it that of the
-loop alone, after a few tokens. Written under ``--out``: ``tokens-tN.json``; files that it has from this machine and are
-not given stay.
+Memory is the most anonymous memory of all processes of the command together, without mapped files, and beside it that
+of the loop alone, which executes a prompt of 512 tokens and steps behind the longest context. Written under ``--out``:
+``tokens-tN.json``; files that it has from this machine and are not given stay.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def main() -> None:
         models[name] = {"cpu": cpu, **_measured(file, options.threads, options.budget)}
         rows = [row for model in models.values() for row in model["rows"]]
         result = {
-            "schema": 3, "dlbricks": __version__, "threads": options.threads, "budget_s": options.budget,
+            "schema": 4, "dlbricks": __version__, "threads": options.threads, "budget_s": options.budget,
             "models": models,
             "errors": {
                 "first": _spread(row for row in rows if row["context"] is None),
@@ -97,26 +98,31 @@ def _measured(file: Path, threads: int, budget_s: int) -> dict[str, Any]:
                 "ratio": test["ratio"], "ratio_ci95": test["ratio_ci95"],
                 "method_sd": method_sd["prompt"][test["tokens"]] if prompt else method_sd["step"][test["context"]],
             })  # fmt: skip
+    tasks = [LoopTask(512, prompt=True), LoopTask(max((row["context"] or 0 for row in rows), default=0), prompt=False)]
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "exit_code": process.returncode,
         "weight_bytes": weights,
         "wall_s": wall_s,
-        "own_bytes": _alone(file, threads),
+        "own_bytes": _alone(file, threads, tasks),
         "peak_bytes": peak,
         "rows": rows,
     }
 
 
-def _alone(file: Path, threads: int) -> int:
-    """Return the memory of a process that has the decoder loaded, and executed the loop once."""
+def _alone(file: Path, threads: int, tasks: Sequence[LoopTask]) -> int:
+    """Return the most memory of a process that executes the loop and nothing else."""
     _, step = sides_of(*find_models([file]), None)
-    with running_loop(step, set_up(threads=threads), [LoopTask(1, prompt=True)], None) as loop:
+    with running_loop(step, set_up(threads=threads), tasks, None) as loop, ThreadPoolExecutor(1) as pool:
         if not isinstance(loop, Loop):
             raise SystemExit(f"{file}: {loop.reason}")
-        loop.finish(math.inf)
         (worker,) = psutil.Process().children()
-        return _anonymous(worker)
+        peak, ending = 0, pool.submit(loop.finish, math.inf)
+        while not ending.done():
+            peak = max(peak, _anonymous(worker))
+            time.sleep(_EVERY_S)
+        ending.result()
+        return peak
 
 
 def _anonymous(process: psutil.Process) -> int:

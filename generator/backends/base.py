@@ -351,6 +351,10 @@ class TokenLoop(ABC):
         """Return the token with the highest score of each sequence, and read it next."""
 
     @abstractmethod
+    def end(self) -> None:
+        """Free keys, values and inputs, until ``begin`` draws others."""
+
+    @abstractmethod
     def close(self) -> None:
         """Free the runtime's resources; the object cannot be used afterwards."""
 

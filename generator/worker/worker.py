@@ -473,15 +473,18 @@ class _WorkerState:
             raise UsageError(f"no decoder {request.id!r} is loaded")
         times_ns: list[int] = []
         tokens: list[int] = []
-        decoder.begin(batch=request.batch, past=request.past, first=request.first, new=request.new)
-        with undisturbed():
-            for _ in range(request.new):
-                clock = KernelClock()
-                begin = time.perf_counter_ns()
-                decoder.step()
-                elapsed_ns = time.perf_counter_ns() - begin
-                times_ns.append(clock.read().left_ns(elapsed_ns, self._settings.computing))
-                tokens += decoder.choose()
+        try:
+            decoder.begin(batch=request.batch, past=request.past, first=request.first, new=request.new)
+            with undisturbed():
+                for _ in range(request.new):
+                    clock = KernelClock()
+                    begin = time.perf_counter_ns()
+                    decoder.step()
+                    elapsed_ns = time.perf_counter_ns() - begin
+                    times_ns.append(clock.read().left_ns(elapsed_ns, self._settings.computing))
+                    tokens += decoder.choose()
+        finally:
+            decoder.end()  # between two answers, bricks need the memory
         return messages.Answered(tuple(times_ns), tuple(tokens))
 
     def _drop(self, request: messages.Drop) -> messages.Done:

@@ -27,18 +27,19 @@ class OrtTokenLoop(TokenLoop):
         self._chance = np.random.default_rng(0)
         self._caches: dict[str, ort.OrtValue] = {}
         self._past = 0
-        self._binding = self._session.io_binding()
         self._feeds: dict[str, npt.NDArray[Any]] = {}
+        self._binding = self._session.io_binding()
 
     def begin(self, *, batch: int, past: int, first: int, new: int) -> None:
         """Draw tokens and caches (see ``TokenLoop``)."""
+        self.end()
         decoder = self._decoder
         length = past + first + new - 1 if decoder.shared else past
         self._caches = {
             entry.name: value_of(
                 self._chance.standard_normal(
                     decoder.cache_shape(entry, batch=batch, positions=length), np.float32
-                ).astype(dtype_of(entry))
+                ).astype(dtype_of(entry), copy=False)
             )
             for entry in decoder.caches
         }
@@ -61,6 +62,11 @@ class OrtTokenLoop(TokenLoop):
             self._caches = {entry.name: present for entry, present in zip(self._decoder.caches, presents, strict=True)}
         self._read(tokens[:, None])
         return [int(token) for token in tokens]
+
+    def end(self) -> None:
+        """Free what is bound (see ``TokenLoop``)."""
+        self._binding = self._session.io_binding()
+        self._caches, self._feeds = {}, {}
 
     def close(self) -> None:
         """Free the session (see ``TokenLoop``)."""

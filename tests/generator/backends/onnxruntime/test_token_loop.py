@@ -81,6 +81,7 @@ def test_a_loop_may_begin_behind_any_context(tmp_path: Path) -> None:
         for _ in range(2):
             loop.step()
             assert len(loop.choose()) == 3
+        loop.end()
 
     loop.close()
 
