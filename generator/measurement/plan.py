@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from ...bricks.graph.activations import LARGE_BYTES
-from ...bricks.graph.boundary import BOUNDARY, WORTH, far_share
+from ...bricks.graph.boundary import BOUNDARY, TYPICAL, WORTH, far_share
 from ...bricks.graph.footprint import (
     CORE_LEVEL,
     REPEAT_LEVELS,
@@ -294,6 +294,9 @@ _LATELY, _GROWN = 4, 1.25
 _HELD_BYTES = 16 << 20
 """Larger activations evict themselves from the smallest last-level cache that was met (an AMD EPYC's)."""
 
+_NEVER_HELD_BYTES = 2 * max(caches.last for caches in TYPICAL)
+"""Larger activations evict themselves from every usual last-level cache, so that what ran before leaves no trace."""
+
 _FROM_MEMORY, _SHORT_BYTES = 64 << 20, 1 << 20
 """Between two passes of packs of such classes even code is lost; it is a share of the time of bricks of few bytes."""
 
@@ -320,11 +323,11 @@ def _cold(members: Sequence[TaskMember]) -> list[str]:
 
 
 def _slower_if_cold(member: TaskMember) -> bool:
-    """Return True if activations are large, and cold ones can be noticed beside arithmetic and weights."""
+    """Return True if activations are large, a cache may hold them, and cold ones are noticed beside the other work."""
     size = member.read_bytes + member.live_bytes
     return (
         not member.runs_once
-        and member.live_bytes > LARGE_BYTES
+        and LARGE_BYTES < member.live_bytes <= _NEVER_HELD_BYTES
         and far_share(member.macs or 0, size, member.live_bytes) >= WORTH
     )
 

@@ -7,6 +7,7 @@ are marked external, and a backend hands the arrays to its runtime (or asks for 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from ...models.binding import apply, plan
 from ...models.external import count_elements, payload_bytes
 from ...models.reader import read_full, read_structure
 from ...models.skeleton import is_weight
-from ...models.subgraphs import declared_shape, needed, own_names, reads, rename
+from ...models.subgraphs import all_nodes, attribute_of, declared_shape, needed, own_names, reads, rename
 from ...models.user_inputs import InputType
 from .inputs import make_inputs
 from .synthetic.walk import OTHER_WEIGHTS
@@ -70,6 +71,9 @@ def _shapes(values: Iterable[onnx.ValueInfoProto]) -> dict[str, bytes]:
 
 
 Array = npt.NDArray[Any]
+
+HUGE_BYTES = 1 << 28
+"""No usual last-level cache holds a noticeable part of weights of this size: where they are in memory does not show."""
 
 
 def add_copy(graph: onnx.GraphProto, source: onnx.GraphProto, name_of: Callable[[str], str]) -> list[onnx.NodeProto]:
@@ -265,11 +269,12 @@ def synthetic_network(
         BackendError: The model cannot be assembled (a type that cannot be filled).
         UnboundDimension: An input has no static shape.
     """
-    weights: dict[str, Array] = dict(synthesise(model, seed=seed))
-    pinned = _unreached_weights(model)
     types = [_input_type(value, {}) for value in model.graph.input if not is_weight(value)]
+    inputs = make_inputs(model, types, seed=seed % OTHER_WEIGHTS, copies=unroll)
+    weights: dict[str, Array] = dict(synthesise(model, seed=seed, rows=_rows_read(model, inputs)))
+    pinned = _unreached_weights(model)
     feeds: dict[str, Array] = {}
-    for copy, fresh in enumerate(make_inputs(model, types, seed=seed % OTHER_WEIGHTS, copies=unroll)):
+    for copy, fresh in enumerate(inputs):
         feeds |= {_renamed(name, copy): array for name, array in fresh.items()}
         feeds |= {_renamed(name, copy): weights[name].copy() for name in pinned}
     constants = {name: array for name, array in weights.items() if name not in pinned}
@@ -441,6 +446,25 @@ def outside(graph: onnx.GraphProto, values: Mapping[str, Array]) -> dict[str, Ar
     """Return the values of initializers that are stored outside of the protobuf (see ``initializer``)."""
     names = {tensor.name for tensor in graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL}
     return {name: array for name, array in values.items() if name in names}
+
+
+def _rows_read(model: onnx.ModelProto, inputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return the rows that lookups by inputs read of huge tables, by the table's name; a table has no other reader."""
+    tables = {
+        value.name
+        for value in model.graph.input
+        if is_weight(value)
+        and payload_bytes(value.type.tensor_type.elem_type, count_elements(declared_shape(value.type))) >= HUGE_BYTES
+    }
+    if not tables:
+        return {}
+    readers = Counter(name for node in all_nodes(model.graph.node) for name in node.input)
+    return {
+        node.input[0]: np.concatenate([feeds[node.input[1]].reshape(-1) for feeds in inputs])
+        for node in model.graph.node
+        if node.op_type == "Gather" and attribute_of(node, "axis", 0) == 0
+        and node.input[0] in tables and readers[node.input[0]] == 1 and all(node.input[1] in feeds for feeds in inputs)
+    }  # fmt: skip
 
 
 def _unreached_weights(model: onnx.ModelProto) -> set[str]:

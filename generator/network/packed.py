@@ -34,7 +34,7 @@ from ...bricks.operators import Trait, having
 from ...errors import BackendError
 from ...models.skeleton import hide_future, hides_future
 from ...models.subgraphs import all_nodes, bodies, plain_domain, reads
-from .network import Network, add_copy, add_value, distinct, extended_caches, shared_buffers
+from .network import HUGE_BYTES, Network, add_copy, add_value, distinct, extended_caches, shared_buffers
 
 # Versions of operator sets at which operators mean the same: networks that share one can be put into one network.
 
@@ -217,7 +217,7 @@ def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
     """Put bricks into one network, each between producers and consumers, in the given order.
 
     Equal weights are rotated, each by one more place. ONNX Runtime stores packed weights with equal bytes once, and the
-    second brick would find them warm.
+    second brick would find them warm. Huge ones are not: they are warm nowhere.
 
     A producer writes floating-point inputs, with one value that is legal for every element. Integers and inputs of few
     elements are inputs of the pack and keep the values of the brick's network.
@@ -487,15 +487,20 @@ class _PackBuilder:
         for tensor in graph.initializer:
             if tensor.name in network.weights:
                 array = network.weights[tensor.name]
-                turned = self._alike(array) if array.nbytes >= _SHARED_BYTES else copy
+                turned = self._places(array, copy)
                 self._weights[prefix + tensor.name] = distinct(array, turned) if turned else array
         added = add_copy(self._model.graph, graph, prefix.__add__)
         for number, node in enumerate(added):
             node.name = f"{prefix}{number}"
         return [node.name for node in added]
 
-    def _alike(self, array: Array) -> int:
-        """How many equal weights came before: of copies, and of weights that are one value."""
+    def _places(self, array: Array, copy: int) -> int:
+        """Return by how many places to rotate: one for each equal weight before, of copies or of weights of one value.
+
+        No cache holds a huge weight, shared or not.
+        """
+        if not _SHARED_BYTES <= array.nbytes < HUGE_BYTES:
+            return copy if array.nbytes < _SHARED_BYTES else 0
         look = (array.dtype.str, array.shape, array.reshape(-1)[:_LOOKED_AT].tobytes())
         self._looks[look] += 1
         return self._looks[look] - 1

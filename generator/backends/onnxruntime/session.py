@@ -32,7 +32,7 @@ from ....errors import BackendError, BackendUnavailable
 from ....models.subgraphs import all_nodes, plain_domain
 from ...device.host import open_device
 from ...machine.nvml import lacks_of_gpu
-from ...network.network import Network
+from ...network.network import HUGE_BYTES, Network
 from ..base import Executable, NodeTimes, PackedExecutable, Settings, released
 from ..reports import Launch, Wording, kernel_view
 from .refusals import clear_refusal
@@ -277,7 +277,10 @@ def reads_strings(network: Network) -> bool:
 def created(
     network: Network, options: ort.SessionOptions, providers: Sequence[Provider]
 ) -> tuple[ort.InferenceSession, dict[str, ort.OrtValue]]:
-    """Create a session, and return it with the weights that it reads: these are not copied and must outlive it.
+    """Create a session, and return it with the weights that it reads: these must outlive it.
+
+    The runtime copies weights into memory of its own, as it does those of a model's file. It reads huge ones where they
+    are on a CPU, or packs them: that they are not aligned like its own does not show.
 
     Raises:
         UnsupportedBrick: The runtime cannot express the network.
@@ -291,6 +294,9 @@ def created(
     with WORDING.translating(spell=partial(clear_refusal, network.structure, ort.__version__)):
         if weights:
             options.add_external_initializers(list(weights), list(weights.values()))
+        for name, value in weights.items() if [*providers] == [CPU] else ():
+            if network.weights[name].nbytes >= HUGE_BYTES:
+                options.add_initializer(name, value)
         return ort.InferenceSession(source, options, providers=providers, enable_fallback=0), weights
 
 

@@ -407,7 +407,9 @@ RULES: Mapping[str, Rule] = {
 """Rule by operator, of the default domain and of ``com.microsoft``; others take ``unknown_operator``."""
 
 
-def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[Any]]:
+def synthesise(
+    model: onnx.ModelProto, *, seed: int, rows: Mapping[str, npt.NDArray[Any]] | None = None
+) -> dict[str, npt.NDArray[Any]]:
     """One array for every weight input of a skeleton-form model.
 
     Filters are scaled so that activations keep unit second moment (He et al. 2015; see ``walk``),
@@ -420,6 +422,7 @@ def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[An
     Args:
         model: Skeleton-form ONNX, shapes of weights static.
         seed: At least 0.
+        rows: The only rows of a table that are read, by its name. The others are 0, in pages that no memory backs.
 
     Returns:
         Name to array, in the order of the graph's inputs. Arrays are fresh and writable.
@@ -436,16 +439,14 @@ def synthesise(model: onnx.ModelProto, *, seed: int) -> dict[str, npt.NDArray[An
     _pass(walk, graph.node)
     planned = {name: walk.settle(name) for name in walk.weights}
     values = (value for value in model.graph.input if is_weight(value))
-    arrays = {
-        value.name: draw(
-            planned[value.name],
-            value.type.tensor_type.elem_type,
-            declared_shape(value.type),
-            seed=seed,
-            ordinal=ordinal,
-        )
-        for ordinal, value in enumerate(values)
-    }
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for ordinal, value in enumerate(values):
+        shape, read = declared_shape(value.type), (rows or {}).get(value.name)
+        size = shape if read is None else (len(read), *shape[1:])
+        array = draw(planned[value.name], value.type.tensor_type.elem_type, size, seed=seed, ordinal=ordinal)
+        arrays[value.name] = array if read is None else np.zeros(shape, array.dtype)
+        if read is not None:
+            arrays[value.name][read] = array
     scale_biases(model.graph, arrays)
     return arrays
 

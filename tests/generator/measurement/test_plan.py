@@ -191,6 +191,8 @@ def test_activations_run_twice_only_where_cold_ones_would_be_noticed():
     larger = sorted([found.pop("one"), found.pop("other")])
     assert found == {"moved": "alone", "computed": "", "read": ""}
     assert larger == ["", "alone"]
+    (alone,) = packs_of([brick("huge", 0, footprint=LARGE, live=200 << 20)])
+    assert [entry.twice for entry in alone.load(0).members] == [""]
 
 
 def test_each_copy_of_a_brick_has_weights_of_its_own_in_memory():

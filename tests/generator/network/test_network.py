@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_graphsurgeon
+import psutil
 import pytest
 from computing import computed, operators
 from dlbricks.errors import BackendError, BrokenModel, ModelNotFound, UnboundDimension
@@ -57,6 +58,32 @@ def test_copies_have_values_of_their_own_but_share_the_weights_memory(skeleton_o
     assert network.weights["w0"] is network.weights["w0@1"] is network.weights["w0@2"]
     assert network.weight_bytes == network.weights["w0"].nbytes
     onnx.checker.check_model(network.self_contained(), full_check=True)
+
+
+def test_a_huge_table_takes_memory_for_the_rows_that_are_read(skeleton_of):
+    table = "(int64[3,5] x, float[1048576,64] w0) => (float[3,5,64] y) {y = Gather(w0, x)}"
+    held = psutil.Process().memory_info().rss
+
+    network = synthetic_network(skeleton_of(table), unroll=2)
+
+    assert psutil.Process().memory_info().rss - held < 100 << 20
+    (first, second) = network.weights.values()
+    assert first is second
+    for name in ("x", "x@1"):
+        rows = first[network.feeds[name]]
+        assert np.isfinite(rows).all()
+        assert (rows.std(axis=-1) > 0).all()
+
+
+def test_a_huge_table_is_whole_where_something_else_reads_it(skeleton_of):
+    model = skeleton_of(
+        "(int64[1] x, float[1,64] z, float[1048576,64] w0) => (float[1,64] y, float[1,1048576] u)"
+        "{y = Gather(w0, x) t = Transpose(w0) u = MatMul(z, t)}"
+    )
+
+    (table,) = synthetic_network(model).weights.values()
+
+    assert (table[:: 1 << 15].std(axis=-1) > 0).all()
 
 
 def test_attributes_survive_byte_for_byte():

@@ -201,6 +201,15 @@ SOFTMAX = "(float[2,40] x) => (float[2,40] y) {y = Softmax(x)}"
 RELU = "(float[2,40] x) => (float[2,40] y) {y = Relu(x)}"
 
 
+def test_huge_weights_are_shared_by_copies(skeleton_of):
+    model = skeleton_of("(int64[3] x, float[1048576,64] w0) => (float[3,64] y) {y = Gather(w0, x)}")
+
+    packed = pack([PackedBrick(synthetic_network(model), copies=2)])
+
+    first, second = packed.network.weights.values()
+    assert first is second
+
+
 def test_what_means_the_same_at_no_version_goes_into_packs_apart(skeleton_of):
     for graph in (
         "(float[2,4] x) => (seq(float[1,4]) y) {y = SplitToSequence<axis=0>(x)}",
