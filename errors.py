@@ -15,8 +15,8 @@
     ├── InvalidSequence               layers that do not form a runnable network
     ├── SuiteError                    a suite folder cannot be read or written
     │   ├── MissingBrick              the manifest names a file that is not there
-    │   └── TamperedBrick             a brick whose recomputed key is not its name
-    ├── BackendError                  a runtime cannot do what was asked
+    │   └── TamperedBrick             a brick with a name other than its recomputed key
+    ├── BackendError                  a runtime cannot fulfil the request
     │   ├── BackendUnavailable        not installed or not usable here; says why
     │   └── UnsupportedBrick          this runtime cannot express this brick
     ├── WorkerError                   the isolated worker ended or misbehaved
@@ -31,11 +31,11 @@
         ├── DatabaseUnreachable       its server does not answer, or the connection broke
         ├── ForeignDatabase           a file or schema that dlbricks did not make
         ├── NewerDatabase             made by a newer dlbricks
-        ├── OlderDatabase             wants `dlbricks db upgrade`
-        └── DiskFull                  no space left; what was committed is kept
+        ├── OlderDatabase             needs `dlbricks db upgrade`
+        └── DiskFull                  no space left; committed data is kept
 
-Every message names the offender and the remedy. ``remedy`` is appended to the message, so that the one
-line a user sees says both what is wrong and what to do next.
+Every message names the offender and the remedy. ``remedy`` is appended to the message, so that the one line a user
+sees contains both the problem and the next step.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class DlbricksError(Exception):
     """Root of every error that dlbricks raises on purpose.
 
     Args:
-        message: What is wrong, naming the offender (a path, a layer, a brick key).
-        remedy: What the user can do about it; appended to the message.
+        message: The problem, with the name of the offender (a path, a layer, a brick key).
+        remedy: The next step for the user; appended to the message.
     """
 
     exit_code = 1
@@ -121,11 +121,11 @@ class MissingExternalData(ModelError):
 
 
 class UnsafePath(ModelError):
-    """Raised when external data lies outside the model's own folder."""
+    """Raised when external data is outside the model's own folder."""
 
 
 class UnboundDimension(ModelError):
-    """Raised when a dynamic dimension has no value and no sensible default."""
+    """Raised when a dynamic dimension has neither a value nor a sensible default."""
 
 
 class InvalidSequence(DlbricksError):
@@ -137,7 +137,7 @@ class SuiteError(DlbricksError):
 
 
 class MissingBrick(SuiteError):
-    """Raised when the manifest names a brick whose file is not there."""
+    """Raised when the file of a brick in the manifest is missing."""
 
 
 class TamperedBrick(SuiteError):
@@ -145,7 +145,7 @@ class TamperedBrick(SuiteError):
 
 
 class BackendError(DlbricksError):
-    """Raised when a runtime cannot do what was asked."""
+    """Raised when a runtime cannot fulfil a request."""
 
 
 class BackendUnavailable(BackendError):
@@ -205,7 +205,7 @@ class NewerDatabase(StoreError):
 
 
 class OlderDatabase(StoreError):
-    """Raised for a database that wants ``dlbricks db upgrade``."""
+    """Raised for a database that needs ``dlbricks db upgrade``."""
 
 
 class DiskFull(StoreError):

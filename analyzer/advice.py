@@ -1,4 +1,4 @@
-"""The fastest stored framework and options for a model: what its comparison with the fastest side advises."""
+"""Advice on the fastest stored framework and options for a model, from a comparison with its fastest side."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ Mixed = tuple[str, LayerComparison]
 
 @dataclass(frozen=True, slots=True)
 class ModelAdvice:
-    """What the comparison of a model with its fastest side advises.
+    """Advice from the comparison of a model with its fastest side.
 
     Attributes:
         rows: The model on its fastest side and on each other one, the fastest first.
         measured_by: The task that measures the model on its fastest side; None if this machine cannot.
         mixed: The bricks that another side under the same conditions runs faster, the largest gain first.
-        remedies: Tasks on runtimes of which nothing is stored, if there is nothing to rank.
+        remedies: Tasks on runtimes without stored results, if there is nothing to rank.
     """
 
     rows: tuple[ModelComparison, ...]
@@ -114,18 +114,18 @@ def advise(
 
     Args:
         models: The models, from ``find_models``.
-        store: Where latencies are.
+        store: Database of the latencies.
         minimum_effect: Relative difference that matters.
         query: Narrows the comparison. By default: this machine, or the only stored system; precision float32 (``any``:
             all precisions).
         granularity: Most layers in a brick.
         connected: Bricks may be weakly connected windows.
         oracle: Finds shapes that inference does not.
-        **fields: Fields of a ``Query``, in place of those of ``query``.
+        **fields: Fields of a ``Query``; they replace the fields of ``query``.
 
     Raises:
-        UsageError: The minimum effect is not positive, there is no such system or stack, or several systems are stored
-            without this machine.
+        UsageError: The minimum effect is not positive, the system or stack is not stored, or several systems are stored
+            and this machine is not among them.
         StoreError: The database cannot be read.
 
     Example:
@@ -190,7 +190,7 @@ def _mixed(rows: Sequence[ModelComparison], sides: Collection[str]) -> tuple[Mix
 
 
 def _remedies(source: ModelSource, sides: Sequence[Side], store: Store, query: Query) -> tuple[Task, ...]:
-    """Return tasks that measure a model on runtimes that can run here and that nothing is stored of."""
+    """Return tasks that measure a model on runtimes that can run here and do not have stored results."""
     stored = {side.choice.stack.backend for side in sides}
     if sides:  # under the same conditions
         query = replace(query, **asdict(sides[0].choice.conditions))

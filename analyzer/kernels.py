@@ -33,11 +33,11 @@ from .shell import shell_command
 
 # Which units of a processor a kernel uses, by its name.
 #
-# Matrix units are NVIDIA's Tensor Cores and Intel's AMX. Nobody documents the names; these rules were learnt from
-# public profiles (the table beside ``tests/analyzer/kernels/test_kernel_units.py`` says which), and none was verified
-# on a GPU here. A name that says nothing is ``UNKNOWN``, which is never counted as ``NO``.
+# Matrix units are NVIDIA's Tensor Cores and Intel's AMX. Nobody documents the names. These rules were learnt from
+# public profiles (listed in ``tests/analyzer/kernels/kernel_names.tsv``), and none was verified on a GPU here. A name
+# that says nothing is ``UNKNOWN``, which is never counted as ``NO``.
 #
-# What says so on a GPU: the shape of the instruction (``s16816gemm`` multiplies 16 x 8 x 16), the operation class of
+# Evidence on a GPU: the shape of the instruction (``s16816gemm`` multiplies 16 x 8 x 16), the operation class of
 # CUTLASS (``tensorop``, ``simt``), the instruction itself (``hmma``, ``wgmma``, ``ffma``). ``xmma`` alone says nothing:
 # the same generator writes ``…_tensor16x8x8_…`` and ``…_ffma``.
 
@@ -51,8 +51,8 @@ class Use(StrEnum):
 
 
 KernelUnits = tuple[Use, str]
-"""Whether a kernel uses matrix units, and the name of its units, such as ``Tensor Cores`` or ``AVX-512``; empty if the
-name of the kernel does not say."""
+"""Use of matrix units by a kernel, and the name of its units, for example ``Tensor Cores`` or ``AVX-512``; the name of
+the units is empty if the name of the kernel does not say."""
 
 _TENSOR_CORES: KernelUnits = (Use.YES, "Tensor Cores")
 _CUDA_CORES: KernelUnits = (Use.NO, "CUDA cores")
@@ -78,7 +78,7 @@ _RULES: tuple[tuple[str, KernelUnits], ...] = (
     (r"sm(?:90|1\d\d)\w*_xmma_\w*warpgroupsize|tf32f32", _TENSOR_CORES),
     (r"flash_(?:fwd|bwd|fprop|bprop)|fmha_cutlass[FB]_b?f16", _TENSOR_CORES),
 )
-"""The first that is found in a name decides."""
+"""The first rule that matches a name decides."""
 
 _COMPILED = tuple((re.compile(pattern, re.IGNORECASE), units) for pattern, units in _RULES)
 
@@ -96,7 +96,7 @@ _OTHER_WORK = re.compile(
     r"fill|scatter|resize|interpolat|shuffle|slice|cpp_fused|triton_(?:poi|red|per)_",
     re.IGNORECASE,
 )
-"""Work that no matrix unit does, where the name has no product beside it."""
+"""Names of work that no matrix unit does, unless they also contain a product."""
 
 _WHOLE = re.compile(
     r"^(?:aten::|com\.microsoft(?:\.nchwc)?\.)?(?:add|sub|mul|div|erf|exp|log|pow|sqrt|tanh|where|cast|sum|mean|max|min|"
@@ -104,7 +104,7 @@ _WHOLE = re.compile(
     r"not|and|or|less|greater|shape|range|tril|triu|topk|t|view|_unsafe_view|_to_copy|contiguous)_?$",
     re.IGNORECASE,
 )
-"""The same for names that are whole words of an operator, too short to be looked for within others."""
+"""The same for operator names that are too short to be looked for within others: the whole name must match."""
 
 
 def units_of(name: str, operator: str = "") -> KernelUnits:
@@ -142,7 +142,7 @@ class KernelShare:
     Attributes:
         kernel: The kernel; calls and time are per execution of the model or brick.
         share: Share of the time of all kernels; None if it is unknown.
-        matrix: Whether it uses matrix units, by its name.
+        matrix: Use of matrix units, according to its name.
         units: Name of its units; empty if its name does not say.
         elsewhere: True if it ran on another device than the device of its stack.
         layers: Its bricks, most time first; empty for a whole model.
@@ -177,7 +177,7 @@ class KernelShare:
 
 
 _Ran = tuple[str, str, str]
-"""Name, operator and place of a kernel: what kernels are added up by."""
+"""Name, operator and place of a kernel; kernels that are equal in these are added up."""
 
 
 def _ran(kernel: Kernel) -> _Ran:
@@ -245,7 +245,7 @@ def use_shares(kernels: Iterable[KernelShare]) -> dict[str, float | None]:
 
 
 _NOT_FLAT = frozenset({"kernels", "elsewhere", "missing"})
-"""What has rows of its own in JSON, and no place in a row of CSV."""
+"""Fields with separate rows in JSON, which a row of CSV leaves out."""
 
 
 class MissingView(NamedTuple):
@@ -278,9 +278,9 @@ class ModelKernels:
         source: The profiler; several if bricks differ.
         kernels: Most time first; kernels without a time last.
         time_ms: Time of all kernels; None if one is unknown.
-        missing: Bricks without a view; the kernels are those of the others.
+        missing: Bricks without a view; ``kernels`` does not include their kernels.
         remedy: The task that profiles them; None if this machine cannot.
-        error: Why there is no result.
+        error: Reason for a missing result.
     """
 
     name: str
@@ -305,7 +305,7 @@ class ModelKernels:
         return tuple(kernel for kernel in self.kernels if kernel.elsewhere)
 
     def matrix_share(self, use: Use) -> float | None:
-        """Shares of time with and without matrix units; None if a time is unknown."""
+        """Return the share of time in kernels with a given use of matrix units; None if a time is unknown."""
         return matrix_share(self.kernels, use)
 
     def record(self) -> dict[str, Any]:
@@ -370,14 +370,15 @@ def kernels(
 
     Args:
         models: The models, from ``find_models``.
-        store: Where views are.
+        store: Database of the views.
         query: Which of the stored views; without a cache state, since kernels do not depend on it.
         whole: Profiles of whole models, instead of the sum over their bricks.
-        granularity: Most layers in a sequence; that of the suite that was profiled.
+        granularity: Most layers in a sequence; the value of the profiled suite.
         connected: Sequences may be weakly connected windows.
-        graph: Which graph is decomposed; None: the first of source, runtime and fused of which most views are stored.
+        graph: Graph to decompose; None: the first of source, runtime and fused with the fewest missing views, by share;
+            for whole models, source.
         oracle: Finds shapes that inference does not; by default a worker that starts when it is needed.
-        **fields: Fields of a ``Query``, in place of those of ``query``.
+        **fields: Fields of a ``Query``; they replace the fields of ``query``.
 
     Returns:
         One row per model, in their order; a model that cannot be decomposed has ``error``.
@@ -435,7 +436,7 @@ def _kernels_along(
 def _parts(model: Decomposition, *, whole: bool) -> Counter[tuple[str | None, tuple[str, ...]]]:
     """Count the required views by key and operators: bricks, or the whole model.
 
-    A layer that cannot be a brick has no key.
+    The key of a layer that cannot be a brick is None.
     """
     if whole:
         return Counter([(model.own.key, ())])

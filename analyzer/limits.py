@@ -1,6 +1,6 @@
 """Absolute limits on figures, as teams gate on them: ``latency>10ms``, ``size>50MB``, ``difference>1e-3``.
 
-A limit inside the interval of its figure can neither be said to hold nor to be crossed.
+A limit inside the interval of its figure is undecided: neither kept nor crossed.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Figure:
 
     Attributes:
         value: Its value in the canonical unit; None if it was not measured.
-        interval: Its 95 % interval; None if it has none.
-        why: Why there is no value.
-        narrower: What makes the interval narrower.
+        interval: Its 95 % interval; None if the value is exact.
+        why: Reason for a missing value.
+        narrower: Advice on how to narrow the interval.
     """
 
     value: float | None
@@ -90,7 +90,7 @@ class Limit:
     text: str
 
     def judge(self, figure: Figure) -> Standing:
-        """Return whether a figure crosses the limit; its whole interval must stand on one side."""
+        """Return the relation of a figure to the limit; only an interval entirely on one side decides it."""
         if figure.value is None:
             return Standing.UNDECIDED
         low, high = figure.interval or (figure.value, figure.value)
@@ -108,7 +108,7 @@ class Judgement:
         name: The model.
         limit: The limit.
         figure: The figure.
-        standing: Whether it crosses the limit.
+        standing: The relation of the figure to the limit.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Judgement:
 
     @property
     def line(self) -> str:
-        """The judgement in a line, with what would decide it."""
+        """The judgement in one line, with a reason or advice if it is undecided."""
         value, interval = self.figure.value, self.figure.interval
         if value is None:
             return f"{self.name}: {self.limit.text}: cannot tell, since {self.figure.why}"

@@ -48,10 +48,10 @@ _BEYOND = 0.2
 """Share of a budget that work may take beyond it without a reason."""
 
 _LONG_S = 0.3
-"""An execution that no budget can divide."""
+"""Seconds of an execution that the reason names, since no budget can divide an execution."""
 
 _ALONE_S = 8.0
-"""What a model takes in two processes of its own, with the arena and without it."""
+"""Seconds that a model takes in two separate processes, with the arena and without it."""
 
 
 def report(
@@ -71,23 +71,23 @@ def report(
     progress: ProgressCallback | None = None,
     first: Callable[[Sequence[Estimate]], None] | None = None,
 ) -> Report:
-    """Measure what is not stored yet (models alternate with bricks), find savings, and write the page.
+    """Measure all missing latencies (models alternate with bricks), find savings, and write the page.
 
     Args:
         models: The models, from ``find_models``.
         store: Database of the measurements.
-        out: File of the page; None: no page. Without a readable model there is no page either.
+        out: File of the page; None: no page. Without a readable model, no page is written.
         setup: How to measure; by default as ``set_up``.
         measure: Decompose and measure missing models; False: use only stored measurements.
         visits: Number of visits of each brick and model.
-        budget_s: Total time of work, instead of ``visits``; waiting for another process is none. It also ends analyses
-            and proofs; the page has the results until then.
+        budget_s: Total time of work, instead of ``visits``; waiting for another process does not count. It also ends
+            analyses and proofs; the page has the results until then.
         suite: Folder for the bricks; None: a temporary one.
-        prove: Try the remedies, if there is time and ``measure`` is true. What the database has proofs of is not tried
+        prove: Try the remedies, if there is time and ``measure`` is true. Remedies with a stored proof are not tried
             again.
         write: Folder for improved models with a proven saving.
         interpolate: Interpolate missing bricks between sizes of a model, as ``estimate_between``.
-        alone: Also run each model in a process of its own, for its memory and the percentiles of its executions.
+        alone: Also run each model in a separate process, for its memory and the percentiles of its executions.
         progress: Called between requests to the worker.
         first: Called before models are measured, with their estimates from stored and predicted bricks.
 
@@ -188,7 +188,7 @@ def _written(page: Path, sections: Sequence[Section], notes: Sequence[str]) -> P
 
 
 def _until_interrupted(step: Callable[[], T], otherwise: T) -> tuple[T, KeyboardInterrupt | None]:
-    """Return what a step returns; if it is interrupted, what holds without it, and the interrupt."""
+    """Return the result of a step and None; after an interrupt, return ``otherwise`` and the interrupt."""
     try:
         return step(), None
     except KeyboardInterrupt as error:
@@ -215,7 +215,7 @@ def _with_predictions(
 
 
 def _alone(estimates: Sequence[Estimate], how: Setup) -> tuple[dict[str, Alone], tuple[str, ...]]:
-    """Return the models in processes of their own by name, and why some could not be run so."""
+    """Return the results of models in separate processes, by name, and the reasons for models without a result."""
     from ..generator.measurement.alone import run_alone
 
     able = [entry for entry in estimates if entry.error is None]
@@ -228,13 +228,13 @@ def _alone(estimates: Sequence[Estimate], how: Setup) -> tuple[dict[str, Alone],
 def _analysed(
     estimates: Sequence[Estimate], plan: MeasuringPlan, write: str | os.PathLike[str] | None, *, prove: bool
 ) -> tuple[tuple[Section, ...], tuple[str, ...], KeyboardInterrupt | None]:
-    """Return the analysed models, the reasons for models without an analysis, and what interrupted the analyses.
+    """Return the analysed models, the reasons for models without an analysis, and the interrupt, if there was one.
 
     Args:
         estimates: Estimates of the models.
         plan: The database of the findings, and the end of analyses and proofs.
         write: Folder for improved models.
-        prove: Whether remedies are tried.
+        prove: True if remedies are tried.
     """
     sections, unasked = list[Section](), list[str]()
     interrupted: KeyboardInterrupt | None = None
@@ -260,8 +260,8 @@ def _analysed_model(
     *,
     prove: bool,
 ) -> tuple[Section, list[str]]:
-    """Return one analysed model, and what was left out with the reasons."""
-    from .findings.analyze import analyze  # what it needs is much, and many models have nothing to analyse
+    """Return one analysed model, and the reasons for analyses and trials that were left out."""
+    from .findings.analyze import analyze  # it imports much, and many models have nothing to analyse
 
     late = work_clock() >= plan.until
     until = plan.until + _GRACE * (plan.budget_s or 0.0) if late else plan.until
@@ -284,7 +284,7 @@ def _analysed_model(
 
 
 def _with_denormals(entry: Estimate, findings: Sequence[Finding]) -> Estimate:
-    """Return an estimate whose attribution has what a trial showed of denormal numbers."""
+    """Return an estimate with the cost of denormal numbers in its attribution, if a trial measured it."""
     proofs = [finding.proof for finding in findings if finding.kind == DENORMALS.name and finding.unproven is None]
     proof = next(filter(None, proofs), None)
     if proof is None or entry.attribution is None or entry.truth.ms is None:

@@ -5,15 +5,17 @@
     python benchmarks/gates.py --proofs 200 [--models squeezenet ...] [--threads 1] [--name NAME]
 
 Each try calls ``dlbricks.gate``: how often is a difference found, how wrong is its size, and how often does an equal
-copy look slower? A slower copy computes more from its first input, in one of four ways (``WAYS``), the next one for the
-next share and model. How much slower it is, processes of their own say, without dlbricks: each loads both files, in
-one order or the other, and runs them in turn. They run after every round of tries, beside nothing, since the same two
-files differ by another share hours later. All those of a call count, so that a call should take half an hour at most.
-Copies stay in ``--copies``, for later calls. Beside the tries runs nothing, two programs that only compute, or one that
-copies memory. Written under ``--out``, after each round: ``power-t<threads>.json``; a later call adds to it, so that a
-curve may grow over days.
+copy look slower? A slower copy computes more from its first input, in one of four ways (``WAYS``). The way depends on
+the share and the model.
 
-With ``--proofs`` models are compared with themselves as often in all, like in the proof of a finding. At most 5 % of
+Separate processes measure how much slower a copy is, without dlbricks. Each loads both files, in one order or the
+other, and runs them alternately. These processes run after every round of tries, without other load: hours later the
+same two files differ by another share. A call uses the results of all its processes, so it should take half an hour at
+most. Copies stay in ``--copies``, for later calls. During the tries nothing else runs, or two programs that only
+compute, or one that copies memory. Written under ``--out``, after each round: ``power-t<threads>.json``; a later call
+adds to it, so that a curve may grow over days.
+
+With ``--proofs N``, models are compared with themselves N times in all, as in the proof of a finding. At most 5 % of
 the intervals may exclude zero. Written: ``equal-t<threads>[-<name>].json``; a later call adds to it.
 """
 
@@ -63,7 +65,7 @@ BESIDE: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
     "loops": lambda: busy(2),
     "memory": lambda: busy(1, _STREAM),
 }
-"""What runs beside the tries."""
+"""Load of the machine during the tries."""
 
 
 def main() -> None:
@@ -116,7 +118,7 @@ def curve(options: argparse.Namespace) -> None:
 
 
 def _pairs(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], Path, Path]]:
-    """Return for each model and share what is known of the copy, the file of the model and that of the copy."""
+    """Return for each model and share: the properties of the copy, the file of the model and the file of the copy."""
     options.copies.mkdir(parents=True, exist_ok=True)
     for number, source in enumerate(find_models(options.models)):
         old = options.copies / f"{source.name}.onnx"
@@ -141,7 +143,7 @@ def _told(row: dict[str, Any]) -> str:
 
 
 def equal(options: argparse.Namespace, folder: Path) -> None:
-    """Prove models against themselves until the file has so many proofs; it is written after each batch."""
+    """Prove models against themselves until the file has the requested number of proofs; write it after each batch."""
     name = f"equal-t{options.threads}" + (f"-{options.name}" if options.name else "")
     path = options.out / f"{name}.json"
     rows = read(path, {"rows": []})["rows"]

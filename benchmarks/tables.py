@@ -170,7 +170,7 @@ def _told(result: Result) -> dict[str, Any]:
 
 
 def _held(folder: Path) -> str:
-    """Return the least share of intervals at one thread that held in another run or on other families."""
+    """Return the least and the largest share of intervals at one thread that held in other runs or families."""
     fit = _of(folder, "calibration")["accuracy-runtime-g1-t1-b1"]
     shares = [one["hold_1"] for one in fit["validation"].values()]
     return f"{percent(min(shares))} to {percent(max(shares))}"
@@ -257,7 +257,7 @@ def _answers(folder: Path) -> str:
 
 
 def _power(folder: Path) -> str:
-    """Return what ``compare OLD NEW`` tells, by the real difference and what runs beside."""
+    """Return the verdicts of ``compare OLD NEW``, by the real difference and the load of the machine."""
     rows = []
     for path, found in _curves(folder):
         place = f"[{found['threads']}, {found['cpu']}](../results/{path.relative_to(folder)})"
@@ -279,7 +279,7 @@ def _power(folder: Path) -> str:
 
 
 _BESIDE = {"quiet": "nothing", "loops": "two busy loops", "memory": "copies of memory"}
-"""What runs beside tries, in words."""
+"""Loads of the machine during tries, in words."""
 
 
 def _curves(folder: Path) -> Iterator[tuple[Path, Result]]:
@@ -292,13 +292,13 @@ _STEPS = (0.001, 0.025, 0.045, 0.09)
 
 
 def _kind(row: Result) -> tuple[int, float, int]:
-    """Return what ran beside a try, the minimum effect, and the step of its real difference."""
+    """Return the index of the load during a try, the minimum effect, and the step of its real difference."""
     step = sum(row["injected"] >= edge for edge in _STEPS)
     return [*_BESIDE].index(row["beside"]), row["minimum_effect"], step
 
 
 def _counts(row: Result) -> bool:
-    """Return whether a try is by today's rule, with a difference that was measured in the same hour."""
+    """Return True if a try follows today's rule and its real difference was measured in the same hour."""
     return "ratios" in row and (not row["share"] or "injected_processes" in row)
 
 
@@ -312,7 +312,7 @@ def _bias(tries: Sequence[Result]) -> str:
 
 
 def _held_share(tries: Iterable[Result]) -> float | None:
-    """Return the share of intervals that contain the real difference, whose own error is not counted."""
+    """Return the share of intervals that contain the real difference; the error of this difference is not counted."""
     ends = [(row["ratio_ci95"], 1 + row["injected"]) for row in tries if row["ratio_ci95"] is not None]
     return statistics.fmean(low <= real <= high for (low, high), real in ends) if ends else None
 
@@ -344,14 +344,14 @@ def _repeated_on(pairs: Sequence[Result]) -> dict[str | None, str]:
 
 
 def _repeated(pair: Result, cpu: str | None) -> str:
-    """Return how many changes of a pair hold when they are repeated on a processor, of those that were."""
+    """Return how many changes of a pair were repeated on a processor, and how many of them hold."""
     again = [held for row in pair["rows"] if (held := atlas.holds(row, cpu)) is not None]
     day = "" if atlas.on_another_day(pair, cpu) else ", same day"
     return f"{sum(again)} of {len(again)}{day}" if again else "-"
 
 
 def _atlas_changes(folder: Path) -> str:
-    """Return the largest changes of the atlas; left out are bricks of a few microseconds, and what did not hold."""
+    """Return the largest changes of the atlas, without bricks of a few microseconds and changes that did not hold."""
     pairs = _pairs(folder)
     where = _repeated_on(pairs)
     found = [
@@ -385,7 +385,7 @@ def _pairs(folder: Path) -> list[Result]:
 
 
 def _improvements(folder: Path, *, zoo: bool) -> list[dict[str, Any]]:
-    """Return the improved models of the built-in zoo, whose weights are random, or trained ones."""
+    """Return the improved models of the built-in zoo, which have random weights, or trained models."""
     rows = _of(folder, "improved")
     return [row for row in rows if not row.get("error") and (row["package"] == "zoo") == zoo]
 
@@ -544,7 +544,7 @@ def _of_busy(folder: Path) -> Iterable[Row]:
 
 
 def _busy_two(folder: Path) -> str:
-    """Return the change of latencies at two threads beside two busy loops, and the error of estimates there."""
+    """Return the change of latencies at two threads during two busy loops, and the error of estimates then."""
     (seen,) = (run["summary"] for run in _of(folder, "busy-high-t2-r1")["runs"] if run["loops"] == 2)
     models, error = seen["measured_undisturbed"], percent(seen["estimate"]["median"])
     return (
@@ -574,7 +574,7 @@ def _of_gates(folder: Path) -> Iterable[Row]:
 
 
 def _slower(rows: Iterable[Result]) -> list[Result]:
-    """Return tries by today's rule whose copies are slower by the default minimum effect, as far as is known."""
+    """Return tries by today's rule of copies that are slower by the default minimum effect, as far as is known."""
     return [
         row
         for row in rows
@@ -681,7 +681,7 @@ def _error(one: Result) -> str:
 
 
 def _reported(result: Result) -> str:
-    """Return how many files have a latency, and how good the estimates of these are."""
+    """Return the number of files with a latency, and the accuracy of their estimates."""
     measured = [row for row in result["rows"] if "measured_ms" in row]
     ratios = [row for row in measured if "ratio" in row]
     holds = sum(row["ratio_ci95"][0] <= 1 <= row["ratio_ci95"][1] for row in ratios)

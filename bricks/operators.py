@@ -1,9 +1,9 @@
-"""What is known of operators: one row for each, which everything asks that asks what kind an operator is.
+"""The table of operators, with one row for each: all code that depends on the kind of an operator reads this table.
 
-A row says what an output element depends on (``Kind``), what else holds of the operator (``Trait``), what its outputs'
-shapes depend on, its arithmetic, and which inputs are parameters or decide. Backends add how they compute it, the
-prover of rewrites (``analyzer/rewriting/evaluation.py``) what it is as real numbers, and ``generator/network/legality``
-which inputs are legal where that is more than a range of numbers.
+A row states the data that an output element depends on (``Kind``), further properties (``Trait``), and the data that
+the outputs' shapes depend on. It also states the arithmetic, the parameters, and the inputs that decide. Backends add
+their implementations. The prover of rewrites (``analyzer/rewriting/evaluation.py``) adds definitions on real numbers.
+``generator/network/legality`` adds the legal inputs, if these are more than a range of numbers.
 
 A new operator is a row here and one line in each backend that computes it.
 """
@@ -24,11 +24,11 @@ from .costs.result_types import ResultTypes
 from .layer import Cost
 
 MICROSOFT, BLOCKED = "com.microsoft", "com.microsoft.nchwc"
-"""Domains of ONNX Runtime's own operators, and of those in its blocked layout."""
+"""Domains of ONNX Runtime's own operators, and of its operators in the blocked layout."""
 
 
 class Kind(Flag):
-    """What an operator computes, by what an element of its output depends on."""
+    """The kind of computation of an operator, by the data that an element of its output depends on."""
 
     ELEMENTWISE = auto()
     """On one element of each operand, after broadcasting."""
@@ -85,10 +85,10 @@ class Kind(Flag):
 
 
 class Trait(Flag):
-    """What else holds of an operator."""
+    """Further properties of an operator."""
 
     REAL = auto()
-    """Sums, products, quotients, powers and roots of real numbers: what is equal of them is equal by algebra."""
+    """Sums, products, quotients, powers and roots of real numbers: equal terms of them are equal by algebra."""
     EXACT = auto()
     """Sums of products that ONNX Runtime computes in double precision too."""
     AFFINE = auto()
@@ -98,13 +98,13 @@ class Trait(Flag):
     RISING = auto()
     """Never falls, with attributes of the usual sign: it commutes with a maximum."""
     JUMPS = auto()
-    """May jump between two numbers, so that a sample of numbers may miss where."""
+    """May jump between two numbers, so that a sample of numbers may miss the jump."""
     MAXIMUM = auto()
     """A maximum over elements."""
     WHOLE = auto()
     """Exact for integers that do not overflow."""
     COUNTS = auto()
-    """Of sizes it makes sums of products of sizes, so that a few sizes show all of them."""
+    """Computes sums of products of sizes from sizes, so that a few sizes show all of them."""
     UNBOUNDED = auto()
     """Not finite, or not zero, at a zero or at another finite number."""
     POSITIVE = auto()
@@ -161,7 +161,7 @@ class Trait(Flag):
 
 
 class ShapedBy(Enum):
-    """What the shapes of an operator's outputs depend on, beside its attributes."""
+    """The data that the shapes of an operator's outputs depend on, in addition to its attributes."""
 
     SHAPES = auto()
     """On the shapes of its operands, and on no contents."""
@@ -182,20 +182,20 @@ class Operator:
 
     Attributes:
         name: The operator.
-        kind: What an element of its output depends on.
+        kind: The data that an element of its output depends on.
         work: Its arithmetic; None if that is not known, or is ``each`` per element.
         each: Formula and work of one output element; None if that is not all.
         results: Types of the outputs, of an operator that ONNX's shape inference does not know; None if unknown.
-        traits: What else holds.
-        shaped_by: What the shapes of its outputs depend on.
+        traits: Further properties.
+        shaped_by: The data that the shapes of its outputs depend on.
         data: Of moves and sums: slots of operands that are data; None for all. The others are sizes and indices.
         neutral: The second operand that changes nothing; None without one.
-        parameters: Slots of weights, biases, tables, and scales of normalisation and quantisation, whose values never
-            enter a key. Zero points are none, because runtimes choose kernels by them.
-        deciding: Slots whose values decide shape, legality or work.
+        parameters: Slots of weights, biases, tables, and scales of normalisation and quantisation. Their values never
+            enter a key. Zero points are not parameters, because runtimes choose kernels by them.
+        deciding: Slots with values that decide shape, legality or work.
         course: Number of first slots that decide which body runs, or how often.
         caches: Slots of past keys and values, each with the output that extends them along the last axis but one.
-        roles: Slots with a meaning of their own in a decoder of text: ``rows`` of a table, ``positions``, ``mask``,
+        roles: Slots with a special meaning in a decoder of text: ``rows`` of a table, ``positions``, ``mask``,
             ``last`` position of each sequence, and ``total`` number of positions.
         domain: Its domain; empty for ONNX's own.
     """
@@ -230,7 +230,7 @@ class Operator:
 
 
 UNKNOWN = Operator("", Kind(0), shaped_by=ShapedBy.OPERANDS)
-"""The row of an operator that has none."""
+"""The row of an operator that is missing in the table."""
 
 _ADD, _MUL, _DIV = Cost(additions=1), Cost(multiplications=1), Cost(divisions=1)
 _EXP, _CMP = Cost(exponentials=1), Cost(comparisons=1)
@@ -603,7 +603,7 @@ _ROWS = (
              roles=((4, MASK), (5, MASK)), domain=MICROSOFT),
     Operator("RotaryEmbedding", Kind.ATTENTION, work=linear.rotary_embedding, shaped_by=_OPERANDS,
              results=result_types.as_input, roles=((1, POSITIONS),), domain=MICROSOFT),
-    # experts, com.microsoft: those that a router chooses, by its operands
+    # experts, com.microsoft: a router chooses them, by its operands
     Operator("MoE", Kind(0), traits=_T.VALUED, shaped_by=_OPERANDS, data=None,
              results=result_types.as_input, domain=MICROSOFT),
     Operator("QMoE", Kind(0), traits=_T.VALUED, shaped_by=_OPERANDS, data=None,
@@ -698,7 +698,7 @@ def course_slots(domain: str, op_type: str) -> int:
 
 @functools.cache
 def shaped_by(what: ShapedBy) -> frozenset[str]:
-    """Return the names, without domain, of the operators whose shapes depend on something."""
+    """Return the names, without domain, of the operators with output shapes that depend on some data."""
     return frozenset(row.name for row in _ROWS if row.shaped_by is what)
 
 

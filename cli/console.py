@@ -1,8 +1,7 @@
 """Output of commands: the answer on stdout; messages and a progress bar on stderr.
 
 Only the caller's thread redraws the bar, between two requests to the worker: nothing may run while a sample is timed.
-If
-stderr is not a terminal, long commands write a line now and then.
+If stderr is not a terminal, long commands write a line now and then.
 """
 
 from __future__ import annotations
@@ -36,16 +35,17 @@ INCOMPLETE = 3
 """Exit code of a command that did its work, but not all of it."""
 
 CROSSED, UNDECIDED = 4, 5
-"""Exit codes of a command whose result is beyond a limit given with ``--fail-on``, and of one that cannot tell."""
+"""Exit codes if a result is beyond a limit of ``--fail-on``, and if this cannot be decided."""
 
 _REDRAW_S = 0.1
 """Drawing more often than this costs time between samples and shows nothing new."""
 
 _FIRST_S = 2.0
-"""Before, nothing is said where stderr is no terminal, nor forecast anywhere: the first of thousands says little."""
+"""Seconds before the first line if stderr is not a terminal, and before a forecast from finished steps: the first of
+thousands says little."""
 
 _LINE_S = 10.0
-"""Least time between two lines where stderr is no terminal."""
+"""Least seconds between two lines if stderr is not a terminal."""
 
 _VERBS = {
     "generate": "decomposing",
@@ -60,7 +60,7 @@ _VERBS = {
 
 
 def kept(name: str) -> Callable[[Command], Command]:
-    """Return a decorator that keeps an option in the context of a command, where this module reads it."""
+    """Return a decorator that keeps an option in the context of a command; this module reads it there."""
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -74,7 +74,7 @@ def kept(name: str) -> Callable[[Command], Command]:
 
 
 def _option(name: str) -> Any:
-    """Return the value of an option that is kept in the context; None if the command has no such option."""
+    """Return the value of an option that is kept in the context; None if the command does not have this option."""
     return click.get_current_context().params.get(name)
 
 
@@ -94,7 +94,7 @@ def watched() -> Reporter:
 
 
 def show_and_raise(result: Answer, interrupted: KeyboardInterrupt | None) -> None:
-    """Write what was known before an interruption, and raise it again; nothing if there was none."""
+    """Write the results up to an interruption, and raise it again; without an interruption, do nothing."""
     if interrupted is not None:
         click.echo(render(result, _option("form"), width=_width()), nl=False)
         raise interrupted
@@ -103,8 +103,8 @@ def show_and_raise(result: Answer, interrupted: KeyboardInterrupt | None) -> Non
 def answer(result: Answer, *, complete: bool = True, crossed: bool = False, undecided: bool = False) -> None:
     """Write a command's answer to stdout; if every result is an error, write the errors to stderr.
 
-    The exit code is 4 for a crossed limit, 5 for one of which it cannot be told, 3 for an incomplete answer, and 1
-    without any success.
+    The exit code is 4 for a crossed limit, 5 for an undecided limit, 3 for an incomplete answer, and 1 without any
+    success.
     """
     form = _option("form")
     if form == Format.TABLE and (errors := only_errors(result)):
@@ -131,18 +131,18 @@ def judgements(limits: Sequence[Limit], figures: Mapping[str, Mapping[str, Figur
 
 
 def with_limits(result: Answer, judged: Sequence[Judgement]) -> Answer:
-    """Return an answer whose first lines tell what became of limits."""
+    """Return an answer that begins with the judgements on limits."""
     return replace(result, summary=[*(judgement.line for judgement in judged), *result.summary])
 
 
 def standing(judged: Sequence[Judgement]) -> dict[str, bool]:
-    """Return the arguments of ``answer`` that say whether a limit is crossed, and whether that cannot be told."""
+    """Return the arguments of ``answer`` for crossed and undecided limits."""
     standings = {str(judgement.standing) for judgement in judged}
     return {"crossed": "crossed" in standings, "undecided": "cannot tell" in standings}
 
 
 def _width() -> int | None:
-    """Return the width of the terminal; None if the output goes elsewhere, where nothing is to be cut."""
+    """Return the width of the terminal; None if the output goes elsewhere and must not be cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -215,7 +215,7 @@ class Reporter:
             note(f"{verb}: {progress.done} of {progress.total}{remaining and f', {remaining}'}")
 
     def _forecast(self, left_s: float | None) -> str:
-        """Return the words of a forecast; none where it would be the second in a row that is above the one before."""
+        """Return the words of a forecast; an empty text if the forecast would rise twice in a row."""
         if left_s is None:
             return ""
         rises = left_s > self._told_s

@@ -6,16 +6,16 @@ With every sum over the sequences of the model,
 
 * *bricks*: the requested sum; along the critical path if the runtime executes branches in parallel.
 * *overhead*: superfluous calls. A brick that runs alone is called once for all its copies, the model once. Packs are
-  free of calls, and so count predictions; then one call is added. Of a small model's bricks half the calls are taken
-  off (``Total.unsure_calls``), and the interval contains none and all of them.
+  free of calls, and predictions count as free of them; then one call is added. For the bricks of a small model, half
+  the calls are subtracted (``Total.unsure_calls``), and the interval contains none and all of them.
 * *layout*: changes of memory layout at the edges of bricks, minus the model's own changes at these edges
   (``bricks.cutting.fused.edge_layouts``).
 * *fusion*: savings of fusing operators across the edges of bricks. For each fused window of layers: the latency without
   fusion minus the latency with fusion, both in the network's own layout.
-* *denormals*: what denormal numbers cost, which no brick has: the model minus the same with them as zero. Known only
-  after a trial of the model (``with_denormals``).
-* *cache*: the executed bricks at the model's own reuse distance minus the same bricks in the requested cache state. A
-  model that was requested in cold caches has no such term.
+* *denormals*: the cost of denormal numbers, which bricks do not have: the model minus the same model with these numbers
+  as zero. Known only after a trial of the model (``with_denormals``).
+* *cache*: the executed bricks at the model's own reuse distance minus the same bricks in the requested cache state. The
+  term is zero for a model that was requested in cold caches.
 
 No other term uses the measured latency of the model or is a difference of two other terms, so *unexplained* is
 independent of them. A term is not counted if its interval includes zero. The estimate is *bricks* with the known
@@ -81,14 +81,14 @@ class Total:
     def unsure_calls(self) -> float:
         """Half the calls of a small model's bricks beyond the one that the model pays.
 
-        Repeated alone, kernels find their code and data in the first cache, in the model hardly. That makes up for
-        between none and all of what these calls cost.
+        Kernels that are repeated alone find their code and data in the first cache; in the model they hardly do. This
+        advantage makes up for between none and all of the cost of these calls.
         """
         return max(0.0, self._calls_by_state.get(level_name(CORE_LEVEL), 0.0) - 1) / 2
 
     @property
     def _calls_by_state(self) -> dict[str, float]:
-        """Calls of the bricks that ran alone, by their cache state; what was predicted has none that are known."""
+        """Calls of the bricks that ran alone, by their cache state; predicted bricks count as free of calls."""
         calls: defaultdict[str, float] = defaultdict(float)
         for member in self.members:
             if member.summary.samples and has_calls(member.conditions.cache):
@@ -198,7 +198,7 @@ def layout_changes(
 ) -> Known:
     """Return the layout changes at the edges of bricks, minus the model's own changes at these edges.
 
-    A brick without an inner measurement has no layout changes, if other bricks have inner measurements.
+    If other bricks have inner measurements, a brick without one counts as free of layout changes.
     """
     pairs = [
         (part.layers, bricks.latest[part.key], bricks.inner[part.key])
@@ -441,7 +441,7 @@ def _method_error(asked: Asked, evidence: Evidence, *, executed: bool, written: 
 def unexplained(corrected: Corrected, measured: tuple[float, float] | None, reason: str | None) -> Term:
     """Return the measured latency minus all known causes.
 
-    It includes what the model's own values cost, for example denormal numbers: bricks have ordinary ones.
+    It includes the cost of the model's own values, for example denormal numbers: bricks have ordinary values.
 
     Args:
         corrected: The estimate with its terms.
@@ -461,7 +461,7 @@ def unexplained(corrected: Corrected, measured: tuple[float, float] | None, reas
 def with_denormals(
     attribution: Mapping[str, Term], share: tuple[float, float, float], measured_ms: float
 ) -> dict[str, Term]:
-    """Return an attribution with what denormal numbers cost; *unexplained* is the rest.
+    """Return an attribution with the cost of denormal numbers; *unexplained* is the rest.
 
     Args:
         attribution: The causes so far.

@@ -87,7 +87,7 @@ def _attribute_value(attribute: onnx.AttributeProto) -> Any:
 Shape = tuple[int, ...]
 
 _INFERENCE_BYTES = 256 << 20
-"""Memory that shape inference may take, beside a multiple of the model's size."""
+"""Bytes that shape inference may take, plus a multiple of the model's size."""
 _COPIES = 16
 """That multiple: parsed models are several times larger than their files."""
 _MOST_SCOPE = 100_000_000
@@ -108,7 +108,7 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
     Raises:
         BrokenModel: Inference refuses the model as a whole.
         UnsupportedModel: Inference would take minutes, or more memory than any real model.
-        MemoryError: The process has a limit of its own, and reached it.
+        MemoryError: The process has a memory limit, and reached it.
         OutOfTime: The time of the command is up (``time_limit``).
     """
     if (work := _scope_work(model.graph)) > _MOST_SCOPE:
@@ -135,7 +135,7 @@ def infer_shapes(model: ModelProto, *, strict: bool = False, propagate: bool = T
 
 
 def _with_defaults(model: ModelProto) -> bytes:
-    """Return a model whose nodes have the defaults of ``state_defaults``."""
+    """Return a model as bytes, with the defaults of ``state_defaults`` in its nodes."""
     stated = ModelProto()
     stated.CopyFrom(model)
     for node in all_nodes(stated.graph.node):
@@ -151,7 +151,7 @@ def state_defaults(node: NodeProto) -> None:
 
 
 def _scope_work(graph: GraphProto, outer: int = 0) -> int:
-    """Return how many names shape inference copies: those that each body sees, over all bodies."""
+    """Return how many names shape inference copies: the names that each body sees, over all bodies."""
     visible, work = outer + len(graph.initializer) + len(graph.input), 0
     for node in graph.node:
         for body in bodies(node):
@@ -178,13 +178,13 @@ class _Reserve:
     def run(self, work: Callable[[], ModelProto], more: int) -> ModelProto:
         """Return the result of a function that may take only so many bytes more.
 
-        It runs in a thread, whose stack is allocated in advance: at the limit the stack of the main thread could not
-        grow, and the process would end by a signal. The thread stays: one that begins when memory is short ends before
-        it says that it began, and whoever waits for that waits for ever.
+        It runs in a thread with a stack that is allocated in advance: at the limit the stack of the main thread could
+        not grow, and a signal would end the process. The thread stays: a thread that begins when memory is short ends
+        before it reports its start, and its creator waits for ever.
 
         Raises:
             _TooMuch: It took more.
-            MemoryError: The process has a limit of its own, and reached it.
+            MemoryError: The process has a memory limit, and reached it.
         """
         try:
             _reserved_bytes()
@@ -295,7 +295,7 @@ def drop_unread(graph: onnx.GraphProto) -> None:
 
 
 def needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that some values need, in their order; each node must stand behind those that it reads."""
+    """Return the nodes that some values need, in their order; each node must follow the nodes that it reads from."""
     needed_values, needed_nodes = set(outputs), []
     for node in reversed(nodes):
         if not needed_values.isdisjoint(name for name in node.output if name):

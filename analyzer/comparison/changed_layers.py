@@ -1,7 +1,8 @@
-"""What differs between two model files, layer by layer: both executed graphs are cut, measured and put side by side.
+"""Differences between two model files, layer by layer: both graphs are cut, measured and compared.
 
-Layers with equal bricks are the same in both files. Of the rest, layers that share a name of the file belong together;
-the others appeared or vanished. Latencies of bricks are those in the model's cache state (``run``).
+Both files are cut along the most exact graph of the runtime, if possible the executed one (``Backend.graph_at``).
+Layers with equal bricks are the same in both files. Among the other layers, a common name in the files links old and
+new ones; layers without a link appeared or vanished. Bricks are measured in the model's cache state (``run``).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class LayerChange:
     """Layers of two files that belong together and differ; equal changes are one.
 
     Attributes:
-        old_operators: What the runtime executes for the old file; empty if the layers appeared.
+        old_operators: Operators of these layers in the graph of the old file; empty if the layers appeared.
         new_operators: The same for the new file; empty if they vanished.
         count: Number of places in the model.
         old_ms: Latency of their bricks at all places; 0 without any, None if one is not measured.
@@ -69,7 +70,7 @@ class LayerChange:
 
     @property
     def effect_ms(self) -> float | None:
-        """What it adds to the model's latency; None if a brick is not measured."""
+        """Effect on the model's latency, new minus old; None if a brick is not measured."""
         return None if self.old_ms is None or self.new_ms is None else self.new_ms - self.old_ms
 
     def record(self) -> Row:
@@ -91,7 +92,7 @@ class LayerChanges:
 
     @property
     def effect_ms(self) -> float | None:
-        """What all changes add together; None if a brick is not measured."""
+        """Sum of the effects of all changes; None if a brick is not measured."""
         effects = [row.effect_ms for row in self.rows]
         return None if None in effects else sum(effect for effect in effects if effect is not None)
 
@@ -103,12 +104,12 @@ class LayerChanges:
 def changed_layers(
     old: ModelSource, new: ModelSource, place: Place, *, budget_s: float, progress: ProgressCallback | None = None
 ) -> LayerChanges:
-    """Measure the bricks of two files, and return what differs.
+    """Measure the bricks of two files, and return the layers that differ.
 
     Args:
         old: The old file.
         new: The new file.
-        place: Where they run.
+        place: The runtime and its configuration.
         budget_s: Seconds for visits.
         progress: Called between visits.
 
@@ -136,7 +137,7 @@ def changed_layers(
 
 
 def _changes(before: Estimate, after: Estimate) -> LayerChanges:
-    """Return the changes between two models whose bricks are measured."""
+    """Return the changes between two models with measured bricks."""
     sides = [list(model.parts.sequences) for model in (before, after)]
     same = Counter(part.key for part in sides[0]) & Counter(part.key for part in sides[1])
     rest = [_without(side, same, other) for side, other in zip(sides, reversed(sides), strict=True)]
@@ -155,7 +156,7 @@ _Parts = tuple[SequenceLatency, ...]
 
 
 def _without(side: Sequence[SequenceLatency], same: Counter[str], other: Sequence[SequenceLatency]) -> _Parts:
-    """Return the sequences beyond those that both sides have; of equal ones those go whose layers both name."""
+    """Return the sequences that only this side has; of equal ones, drop those with names on both sides first."""
     names = {(part.key, _names(part)) for part in other}
     left = Counter(same)
     kept = []
@@ -167,7 +168,7 @@ def _without(side: Sequence[SequenceLatency], same: Counter[str], other: Sequenc
 
 
 def _names(part: SequenceLatency) -> tuple[str, ...]:
-    """Return the names of its layers in the file; of a node that the runtime inserted none."""
+    """Return the names of its layers in the file; none for a node that the runtime inserted."""
     return part.names if part.form is None else part.form.source_layers
 
 

@@ -1,8 +1,8 @@
 """Two versions of a runtime against each other: models first, then their unique bricks, alternately on this machine.
 
-Every version has an environment of its own. A first pass visits all bricks briefly, in two pairs of processes. Bricks
-that may differ are visited again in fresh processes, and only these visits decide, so that what drew attention by
-chance is not counted twice. Of the differences that are told, at most 5 % are chance (``difference.discoveries``).
+Each version runs in a separate environment. A first pass visits all bricks briefly, in two pairs of processes. Bricks
+that may differ are visited again in fresh processes. Only these visits decide, so a chance difference of the first pass
+is not counted twice. At most 5 % of the reported differences are chance (``difference.discoveries``).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _OF_MODELS = 0.4
 """Share of the budget after which models are not visited any more."""
 
 _OF_BRICKS = 0.85
-"""Share of what is left of the budget for fresh processes; the rest is for the cache state of models."""
+"""Share of the remaining budget for fresh processes; the rest is for the cache state of models."""
 
 _FIRST, _FRESH, _IN_MODEL = (2, 12), (6, 48), (4, 32)
 """Processes, and visits in all of them: of the first pass, in fresh processes, and in the cache state of models."""
@@ -112,7 +112,7 @@ class BrickVersions:
 
     @property
     def effect_ms(self) -> float:
-        """What the brick adds to the model: occurrences times the difference."""
+        """Effect of the brick on the latency of the model: occurrences times the difference."""
         return self.brick.occurrences * (self.levels.after_ms - self.levels.before_ms)
 
     @property
@@ -193,7 +193,8 @@ class ModelVersions:
         missing: Bricks that did not, by key, and layers that cannot be bricks, by name; each with the reason.
         load: Load time in both; None with too few processes.
         first_run: The first run after loading, likewise.
-        call_ms: What a call takes longer in the other version; the model pays for one. None if it is unknown.
+        call_ms: Duration of a call in the other version minus its duration in the base; a model makes one call. None if
+            it is unknown.
         executed: Operators that one version executes more often in this model: counts in the base and in the other;
             None if the runtime does not report its graph, or the model does not differ.
         error: Why the model could not be run or decomposed.
@@ -222,7 +223,7 @@ class ModelVersions:
 
     @property
     def left_ms(self) -> float | None:
-        """Rest of the difference, less those of all bricks and of a call; None without a difference or bricks."""
+        """The difference minus the differences of all bricks and of a call; None without a difference or bricks."""
         if self.difference_ms is None or not self.bricks:
             return None
         return self.difference_ms - math.fsum([self.call_ms or 0.0, *(brick.effect_ms for brick in self.bricks)])
@@ -305,8 +306,8 @@ def compare_versions(
         folder: Empty or new folder for the suite of bricks.
         granularity: Most layers in a brick.
         connected: Bricks may be weakly connected windows.
-        graph: Graph that bricks are cut from; None: ``fused`` if the runtime reports its graph, else ``source``.
-            Fusions are those of the version that dlbricks itself uses.
+        graph: Graph that bricks are cut from; None: ``fused`` if the runtime reports its graph on this device in this
+            precision, else ``source``. The version that dlbricks itself uses determines the fusions.
         threads: Threads of the runtime.
         dtype: Precision.
         minimum_effect: Relative difference that matters.
@@ -317,7 +318,7 @@ def compare_versions(
     Raises:
         UsageError: A text names no version, or an option has a wrong value.
         BackendUnavailable: A version cannot be installed or used here.
-        WorkerError: The Python of a version has no dlbricks.
+        WorkerError: dlbricks is missing in the Python of a version.
         MachineBusy: Another process is measuring.
         SuiteError: The suite cannot be written.
 
@@ -383,10 +384,10 @@ def places_of(
 
 @dataclass(frozen=True, slots=True)
 class SeenBrick:
-    """What is known of a brick in two versions.
+    """The results of a brick in two versions.
 
     Attributes:
-        trial: Its visits, or why it has none.
+        trial: Its visits; an error if it could not be visited.
         fresh: True if fresh processes made the visits, after the first pass made it a suspect.
         suspect: True if it is a suspect that fresh processes did not visit: the time was up.
         in_model: Latencies and their ratio in the cache state of its models; None if it was not visited there.
@@ -406,8 +407,8 @@ class SeenBrick:
 def without_call(trial: Trial | DlbricksError, call: Trial | DlbricksError) -> Trial | DlbricksError:
     """Return the visits of a brick as if a call took as long in the other version as in the base.
 
-    A model pays for one call, and a brick that is called alone pays as well. A difference of calls would look like one
-    of each operator. What the two environments' processes have in common goes with it.
+    A model makes one call, and so does a brick that is called alone. A difference of calls would look like a difference
+    of each operator. The correction also removes differences of the processes that the brick and the call share.
 
     Args:
         trial: Visits of the brick.
@@ -424,7 +425,7 @@ def brick_verdicts(seen: Mapping[str, SeenBrick], minimum_effect: float) -> dict
     """Return the verdict on each brick with latencies; FASTER and SLOWER only if fresh processes decided it.
 
     Args:
-        seen: What is known of all bricks (``Trying.bricks``).
+        seen: Results of all bricks (``Trying.bricks``).
         minimum_effect: Relative difference that matters.
     """
     levels = {key: known for key, brick in seen.items() if (known := brick.levels) is not None}
@@ -486,11 +487,11 @@ class Trying:
     def bricks(
         self, suite: Suite, counts: Mapping[str, int] | None = None
     ) -> tuple[dict[str, SeenBrick], Levels | None]:
-        """Return what is known of each brick after both passes, by key, and the latency of a call.
+        """Return the results of each brick after both passes, by key, and the latency of a call.
 
         Args:
             suite: The bricks.
-            counts: Occurrences in a model: of suspects those with the largest effect come first; None: 1 for all.
+            counts: Occurrences in a model: the suspects with the largest effect come first; None: 1 for all.
         """
         if not suite.keys:
             return {}, None
@@ -523,7 +524,7 @@ class Trying:
 
         Args:
             suite: The bricks.
-            seen: What is known of them (``bricks``).
+            seen: Results of all bricks (``bricks``).
         """
         verdicts = brick_verdicts(seen, self.minimum_effect)
         told = [key for key, verdict in verdicts.items() if verdict in {Relation.SLOWER, Relation.FASTER}]
@@ -538,7 +539,7 @@ class Trying:
     def _pass(
         self, suite: Suite, keys: Sequence[str], effort: tuple[int, int], *, brief: bool = False
     ) -> tuple[dict[str, SeenBrick], Levels | None]:
-        """Visit bricks, beside a call of one addition, whose difference is taken out of theirs."""
+        """Visit bricks and a call of one addition; subtract the difference of the call from their differences."""
         processes, visits = effort
         with TemporaryDirectory(prefix="dlbricks-call-") as name:
             call = Path(name) / "call.onnx"
@@ -552,7 +553,7 @@ class Trying:
         return seen, SeenBrick(first).levels
 
     def _is_suspect(self, levels: Levels) -> bool:
-        """Return true if a brick may differ by what matters."""
+        """Return true if a brick may differ by the minimum effect."""
         large = abs(math.log(levels.difference.ratio)) > math.log1p(self.minimum_effect) / 2
         return large and levels.difference.p < _CHANCE
 

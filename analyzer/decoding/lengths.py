@@ -13,7 +13,7 @@ from ...models.source import find_models, require_inputs
 from ...models.user_inputs import NOTHING_GIVEN, UserInputs, input_types
 
 _LENGTH_PARTS = ("_prompt", "_step")
-"""What names of the zoo end in: of the model that fills a cache, and of that which extends it."""
+"""Ends of names in the zoo: of the model that fills a cache, and of the model that extends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Side:
 
     Attributes:
         source: The model.
-        dimension: What varies: a dimension of the model, or ``prompt`` and ``context`` of a file with both.
+        dimension: The dimension that varies: one of the model, or ``prompt`` or ``context`` of a file with both.
         seen: Positions that a step sees beyond its length: its own token.
-        decoder: The inputs of a file with both; None for a model of its own.
+        decoder: The inputs of a file with both; None for a separate model.
         batch: Sequences at once.
     """
 
@@ -60,11 +60,11 @@ def at_lengths(source: ModelSource, dimension: str, lengths: Iterable[int]) -> l
 def decoder_models(
     models: Sequence[str], dims: Mapping[str, int] | None = None, given: UserInputs = NOTHING_GIVEN
 ) -> tuple[ModelSource, ModelSource | None]:
-    """Return the models of a prompt and of a step; None in place of the latter for a file that is both.
+    """Return the models of a prompt and of a step; the step is None for a file that is both.
 
     Args:
         models: One file, two files or names, or the common beginning of two zoo names.
-        dims: Values of the dimensions that do not vary, such as an encoder's length.
+        dims: Values of the dimensions that do not vary, for example an encoder's length.
         given: The user's own values of inputs.
 
     Raises:
@@ -84,7 +84,7 @@ def pair(
 
     Args:
         models: Files or names.
-        dims: Values of the dimensions that do not vary, such as an encoder's length.
+        dims: Values of the dimensions that do not vary, for example an encoder's length.
         given: The user's own values of inputs.
 
     Raises:
@@ -125,13 +125,13 @@ def sides_of(
         prompt_dimension: Of two models: the dimension that counts tokens of a prompt; None: found.
         past_dimension: Of two models: the dimension that counts positions of the cache; None: found.
         roles: Of a file with both: role by input, for inputs that names and use do not tell.
-        batch: Sequences at once; None: 1, or what two models fix.
+        batch: Sequences at once; None: 1, or the batch that two models fix.
         opened: The runtime keeps the lengths of files open, as a loop does.
 
     Raises:
         UsageError: An input of the file is not understood, an option belongs to two models or to one, or a value is
-            given of an input whose shape follows the length.
-        UnboundDimension: One of two models has no such dimension.
+            given for an input with a shape that follows the length.
+        UnboundDimension: One of two models does not have the dimension.
         ModelError: A model cannot be read.
     """
     if step is not None:
@@ -165,7 +165,7 @@ def sides_of(
 
 
 def _with_own_values(sides: tuple[Side, Side]) -> tuple[Side, Side]:
-    """Return both sides, each with the given values of its own inputs; refuse values that cannot hold at any length."""
+    """Return both sides, each with the values given for its inputs; refuse values that cannot fit every length."""
     options = sides[0].source.given.names()
     if not options:
         return sides
@@ -199,7 +199,7 @@ def length_dimension(source: ModelSource, kind: DimensionKind, dimension: str | 
         option: The option that gives the name, for the error.
 
     Raises:
-        UnboundDimension: There is no such dimension.
+        UnboundDimension: The model does not have the dimension.
         ModelError: The model cannot be read.
     """
     kinds = source.open_dimensions()

@@ -76,7 +76,7 @@ ANALYSES: tuple[Analysis, ...] = (
 
 
 ALL_REMEDIES = ("every remedy",)
-"""What was not tried of a model without proofs."""
+"""Untried remedies of a model without proofs."""
 
 _REWRITES_S = 30.0
 """Seconds for the rewrites of one model."""
@@ -98,7 +98,7 @@ class ModelFindings:
         findings: Findings with a saving, the largest first: proven, else predicted.
         tried: Findings without a saving when tried, or that could not be tried.
         unasked: Analyses that could not run, and trials without time, each with the reason.
-        untried: The analyses that could not run and the trials without time; what nobody tried, without proofs.
+        untried: Analyses that could not run, and trials without time. Without proofs: all untried remedies.
         cold_start: Time to load and of the first run; None if it is not stored.
         error: Why the model could not be analysed.
     """
@@ -118,7 +118,7 @@ class ModelFindings:
 
     @property
     def latency_ms(self) -> float | None:
-        """The one latency that all savings are of: measured, else estimated."""
+        """The latency that all savings refer to: measured, else estimated."""
         return latency_of(self.estimate)
 
     @property
@@ -234,13 +234,14 @@ def analyze(
     Args:
         models: The models, from ``find_models``: a worker loads each for its executed graph. Or estimates of models
             that were decomposed along that graph, so that no measurement is read again.
-        store: Database of latencies. Bricks of the executed graph give the latency of every operator (``generate`` with
-            ``graph="runtime"``, then ``run``), and of proofs, which are shown again. Open for writing with ``prove``.
+        store: Database of latencies and proofs. Bricks of the executed graph give the latency of every operator
+            (``generate`` with ``graph="runtime"``, then ``run``). Stored proofs are shown again. Open for writing with
+            ``prove``.
         query: Selects stored measurements.
         minimum_share: Findings with a smaller share of the model are left out.
-        prove: Try every remedy that can be applied: original and changed model alternate. The database keeps what they
-            showed.
-        again: Try remedies again whose results are stored; False: only if something was not tried.
+        prove: Try every remedy that can be applied: original and changed model alternate. The database keeps the
+            results.
+        again: Also try remedies with stored results; False: only remedies that were not tried.
         write: Folder for improved model files with a proven saving; needs ``prove``.
         visits: Visits of each side in one proof.
         processes: Fresh workers of one proof.
@@ -284,7 +285,7 @@ def _estimates(
     chosen = chosen_stack(store, query)
     written = executes_as_written(chosen.stack)
     cut = Cut(1) if written else Cut(1).of("runtime", chosen.stack, chosen.threads)
-    if chosen.why_not is not None and (prove or not written):  # what runs as it is written need not be here to be cut
+    if chosen.why_not is not None and (prove or not written):  # else the model is cut as written
         request = request_of(None, store, query, cut)
         return [failed(Failed(source_of(model), chosen.why_not), request) for model in models], chosen
     if chosen.why_not is None and chosen.stack.key in store.stacks():
@@ -308,7 +309,7 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
         store: Database with other ways to run it.
         how: The smallest saving, and how remedies are tried.
         chosen: The stack of a run here; None if the estimate has it.
-        prove: Whether remedies are tried.
+        prove: Try remedies.
     """
     row = ModelFindings(estimate, error=estimate.error)
     if estimate.error is not None:
@@ -342,7 +343,7 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
         except DlbricksError as error:
             unasked.add(analysis.name, f"{analysis.name}: {' '.join(str(error).split())}")
         except Exception as error:  # noqa: BLE001
-            # A boundary: an analysis may break on a model that nobody thought of; what the others found stays.
+            # A boundary: an analysis may break on an unforeseen model; the findings of the others stay.
             unasked.add(analysis.name, unforeseen(analysis.name, error, "asked"))
     unasked.late(late)
     for reason in lacking.values():
@@ -361,7 +362,7 @@ def _row(estimate: Estimate, store: Store, how: Proving, chosen: ChosenStack | N
 
 
 def _split(row: ModelFindings, findings: Sequence[Finding], how: Proving) -> ModelFindings:
-    """Return a row with findings that save something, and those that were tried in vain."""
+    """Return a row with the findings that save something, and the findings that were tried in vain."""
 
     def helps(finding: Finding) -> bool:
         if finding.proof is None:
@@ -384,7 +385,7 @@ def _proven(
     Args:
         row: The model so far.
         subject: The model, with the conditions of its proofs.
-        begun: Findings, ideas without a finding, and what could not be asked.
+        begun: Findings, ideas without a finding, and analyses that could not run.
         how: How remedies are tried.
         known: Stored results.
     """
@@ -422,7 +423,7 @@ def _proven(
         unasked.add("some remedies", f"not everything could be tried: {' '.join(str(error).split())}")
     unasked.late(late)
     seen = [*findings, *rewrites, *new]
-    earlier = [] if known is None else known.others  # what was not tried again
+    earlier = [] if known is None else known.others  # remedies that were not tried again
     row = _split(row, together([*filter(was_tried, seen)], earlier, seen), how)
     unable = [finding.kind for finding in seen if was_unable(finding)]
     untried = (*unasked.names, *unable, *([LONGER] if left == LONGER else []))
@@ -436,11 +437,11 @@ def _proven(
 def _rewrites(subject: AnalysedModel, proving: Proving, known: Tried | None) -> tuple[list[Finding], str]:
     """Search and prove rewrites, in ONNX Runtime on the CPU and the model's own precision only.
 
-    Stored ones stay if a new search is not asked for, or saves less: it may have had less time.
+    Stored rewrites stay if a new search is not requested, or saves less: it may have had less time.
 
     Returns:
-        The rewrites, and what is left: ``REWRITES`` if the search had less time than it gets, ``LONGER`` if it had all
-        and that was not enough; else an empty text.
+        The rewrites, and the name of the remaining work: ``REWRITES`` if the search had less than its full time,
+        ``LONGER`` if its full time was not enough; else an empty text.
     """
     stored = [] if known is None else known.improved
     if known is not None and not proving.again and REWRITES not in known.untried:
@@ -460,11 +461,11 @@ def _rewrites(subject: AnalysedModel, proving: Proving, known: Tried | None) -> 
 
 
 class _Unasked:
-    """What was not asked of a model.
+    """Analyses and trials of a model that did not run.
 
     Attributes:
         reasons: One text for each, for the answer.
-        names: Names of those that another call may ask.
+        names: Names of the analyses and trials that another call may run.
     """
 
     def __init__(self) -> None:
@@ -472,7 +473,7 @@ class _Unasked:
         self.names: list[str] = []
 
     def add(self, name: str | None, reason: str) -> None:
-        """Add one; without a name, no other call can ask it."""
+        """Add one; without a name, no other call can run it."""
         self.reasons.append(reason)
         self.names += [] if name is None else [name]
 

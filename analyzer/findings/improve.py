@@ -1,4 +1,4 @@
-"""Write a faster file of a model: prove rewrites for every input, time them and settings, keep what helps.
+"""Write a faster file of a model: prove rewrites for every input, time them and settings, keep the useful ones.
 
 The search looks quickly, in one process. The proof of a saving is the gate's comparison (``measurement.trial``): old
 and new alternate in fresh processes, and the process is the unit. A step without a proven saving is left out, and the
@@ -49,16 +49,16 @@ proof."""
 _LEAST_SAVING = 0.01
 """Share that an improved model saves at least."""
 _AS_GOOD = 0.8
-"""Share of a saving that is left without the weak steps, if they are left out."""
+"""Least share of a saving that remains if weak steps are left out, or if rewrites are added to a setting."""
 _PROCESSES, _VISITS, _FEW_VISITS = 5, 12, 3
 """Fresh processes of a proof; visits of each side in one of them, at most and at least."""
 _LEAST_LOOK_S = 2.0
-"""Seconds of a quick look, if there are no more."""
+"""Shortest time limit of a quick look, in seconds."""
 _LOAD_S, _VISIT_S, _LEAST_VISIT_S, _PATIENCE, _NS_PER_S = 0.5, 0.05, 0.04, 1.3, 1e9
 """Seconds to load a model and of a visit, until they are known; least seconds of a visit, which repeats short models;
 how much longer than planned a proof may take."""
 _LOOKS = 1.25
-"""Intervals are wider by this factor, as in the gate, since the search has looked before."""
+"""Factor on the width of intervals, as in the gate, since the search has looked before."""
 _QUICK_VISITS, _PROMISING = 6, 0.03
 """Visits of a quick look at a setting; share that it must save there to be proven."""
 _LEAST_PROOF_S = 6.0
@@ -104,7 +104,7 @@ class ProvenChange:
     Attributes:
         kind: ``engine: recognised pattern``.
         places: Number of rewrites.
-        layers: Names of the layers of the model that are no longer needed.
+        layers: Names of the layers of the model that are not needed any more.
         note: Details; the line of code of a setting.
         reason: Why it holds for every input: ``algebra``, ``order``, ``all numbers``, ``all values``, ``the same
             nodes``; ``setting`` for a setting of the runtime, which the file does not contain.
@@ -147,15 +147,15 @@ class Improvement(Tabular):
         tolerance: Allowed difference.
         dynamic: The file has dynamic dimensions.
         shapes: Number of shapes at which outputs were compared.
-        hostile: Number of inputs of the kind that guards exist for at which they were compared.
-        data: Number of the user's own inputs at which they were compared; the first is timed.
+        hostile: Number of inputs of the kind that guards exist for at which outputs were compared.
+        data: Number of the user's own inputs at which outputs were compared; the first is timed.
         threads: Threads of the runtime.
-        wall_s: Seconds it took, without waiting for another process.
+        wall_s: Seconds of the whole call, without waiting for another process.
         proving_s: Seconds of these for the proofs that rewrites hold for every input.
         copies: Outputs that are copies of inputs. The file keeps them, since callers read them.
         copies_proof: Saving of a file without them; None if they are small or the time was up.
-        interrupted: What interrupted the search or the proof; what was found is unproven then. None if both ended.
-        others: What the database has proven of the model besides: remedies that no file contains.
+        interrupted: The interrupt of the search or the proof; all changes are unproven then. None if both ended.
+        others: Other findings of the model that are proven in the database: remedies that no file contains.
     """
 
     ANSWER = "report.answers.findings.improve_answer"
@@ -263,8 +263,9 @@ def improve(
         threads: Threads of ONNX Runtime; 0 means one per physical core.
         noise_ok: Accept rewrites that change the last digits more than the model's own noise, up to 0.001 of an
             output's largest value.
-        settings: Also try settings of the runtime, such as denormal numbers as zero.
-        store: Database that keeps the result for ``analyze`` and ``report``; not with ``noise_ok`` or ``data``.
+        settings: Also try settings of the runtime, for example denormal numbers as zero.
+        store: Database that keeps the result for ``analyze`` and ``report``; not with ``noise_ok`` or the user's own
+            input files.
         progress: Called between visits of the proof.
 
     Raises:
@@ -323,7 +324,7 @@ def improve(
 
 
 def _stored(improvement: Improvement, source: ModelSource, store: Store) -> tuple[Finding, ...]:
-    """Store the result, and return what the database has proven of the model besides."""
+    """Store the result, and return the other findings of the model that are proven in the database."""
     (model,) = decompose([source], Cut(1))
     if isinstance(model, Failed):
         return ()  # its graph has no key, and no other command can analyse it
@@ -446,7 +447,7 @@ class _Bench:
         return faster
 
     def shorter(self) -> Proven | None:
-        """Return the saving of the model without outputs that are copies; None without such a file or time."""
+        """Return the saving of the model without outputs that are copies; None if the file or time is missing."""
         path = shorter_path(self.folder)
         if not path.exists() or self.left_s < self.proof_s(1):
             return None
@@ -480,9 +481,9 @@ def _judged(trial: Trial | None, fewest: int) -> Proven | None:
 
 
 def _proven(result: Found, bench: _Bench, search: Searching, settings: Sequence[str]) -> _Outcome:
-    """Time the improved model, its steps and settings; leave out what saves nothing, and time the rest again."""
+    """Time the improved model, its steps and settings; leave out useless changes, and time the rest again."""
     original, number = bench.original, len(result.steps)
-    base = SETTINGS[_DENORMALS] if _DENORMALS in settings else {}  # what is slow by denormals alone hides the rest
+    base = SETTINGS[_DENORMALS] if _DENORMALS in settings else {}  # layers slowed by denormals alone hide the rest
     sides = [bench.step(index, base) for index in range(number + 1)]
     pairs = [*([(sides[0], sides[-1])] if number else ()), *(pairwise(sides) if number > 1 else ())]
     pairs += [(original, _Side(original.path, SETTINGS[name])) for name in settings]
@@ -501,7 +502,7 @@ def _proven(result: Found, bench: _Bench, search: Searching, settings: Sequence[
 
 
 def _with_setting(outcome: _Outcome, tried: Sequence[ProvenChange], bench: _Bench, base: Mapping[str, str]) -> _Outcome:
-    """Add the setting that saves most, if it does so beside the rewrites too.
+    """Add the setting that saves most, if it saves together with the rewrites too.
 
     Rewrites that were timed under a setting (``base``) are timed again without it if it is not added.
     """
@@ -543,7 +544,7 @@ def _rewritten(
                 fewer = bench.step(number, base, without=weak)
                 (again,) = bench.prove([(bench.step(0, base), fewer)])
                 if again is not None and (whole is None or again.saving > _AS_GOOD * whole.saving):
-                    final, whole = fewer, again  # otherwise a weak step was what others build on
+                    final, whole = fewer, again  # otherwise other steps build on a weak step
     if whole is None or not whole.saves or whole.saving < _LEAST_SAVING:
         return _Outcome(proof=whole, unproven=tuple(changes))
     gone = weak if final != bench.step(number, base) else []
@@ -571,14 +572,15 @@ def rewrite_findings(
         threads: Threads of ONNX Runtime.
         budget_s: Seconds for search and proof.
         write: Folder for the improved file; None to keep none.
-        progress: Called between processes of the proof.
+        progress: Called between visits of the proof.
 
     Returns:
-        The changes with a proven saving, those without, and whether there was time for all (``Improvement.complete``).
+        The changes with a proven saving, the changes without one, and True if an improvement is proven or everything
+        was tried (``Improvement.complete``).
 
     Raises:
         DlbricksError: As ``improve``.
-        KeyboardInterrupt: The proof was interrupted.
+        KeyboardInterrupt: The search or the proof was interrupted.
     """
     target = None if write is None else write / f"{_WORDS.sub('_', source.name)}-improved.onnx"
     improvement = improve(source, target, budget_s=budget_s, threads=threads, progress=progress)
@@ -590,7 +592,7 @@ def rewrite_findings(
 def _findings_of(
     improvement: Improvement, source: ModelSource, latency_ms: float | None
 ) -> tuple[list[Finding], list[Finding]]:
-    """Return proven changes as findings, and those without a proven saving."""
+    """Return the changes with a proven saving, and the changes without one, as findings."""
     whole = None if improvement.proof is None else (improvement.proof.saving, *improvement.proof.ci95)
     code = improve_command(source, improvement.threads, "improved.onnx")
 

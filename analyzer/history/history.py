@@ -54,10 +54,10 @@ _PROBE, _REFERENCE = "probe", "reference"
 _NAMES = {built_in_key(OVERHEAD): "a call of one addition", built_in_key(CHAIN): "a chain of small operators"}
 
 _LEVEL = 0.01
-"""Probability that a series moved by chance below which it did."""
+"""A series moved if the probability of chance is below this."""
 
 _SHARE = 0.5
-"""A witness explains a change where it moved by this share of it, in the same direction."""
+"""A witness explains a change if it moved by at least this share of the change, in the same direction."""
 
 _SOON, _LATER = 5.0, 3.0
 """Steps in multiples of the scatter that are found within three and six runs (docs/explanation/statistics.md)."""
@@ -66,7 +66,7 @@ _SHOWN = 8
 """Characters of a key."""
 
 _BrickRuns = Mapping[str, Mapping[str, Measurement]]
-"""Key of a brick to what each run measured of it."""
+"""Measurements of bricks, by key of the brick and by run."""
 
 
 # Result of ``history``: models over time, changes of level, and their causes.
@@ -80,7 +80,7 @@ class Cause(StrEnum):
     VERSIONS = "versions"
     """A version changed, and nothing shows that the machine moved."""
     UNKNOWN = "unknown"
-    """Neither is seen, or both."""
+    """Both are seen, or neither."""
 
 
 class Standing(StrEnum):
@@ -89,9 +89,9 @@ class Standing(StrEnum):
     CONFIRMED = "confirmed"
     """The new environment differs from the old one in the same way."""
     REFUTED = "not confirmed"
-    """It does not, or in the other way."""
+    """It does not differ, or in the opposite way."""
     UNCLEAR = "unclear"
-    """They do not decide it, or it could not be tried."""
+    """The repetition does not decide it, or could not be made."""
 
 
 _LEVELS = (
@@ -364,7 +364,7 @@ class History(Tabular):
 
     @property
     def alarms(self) -> tuple[Change, ...]:
-        """The changes that nothing explains but the runtime: not the machine's, and none that was not confirmed."""
+        """The changes that raise an alarm: the machine does not explain them, and no repetition refuted them."""
         return tuple(change for row in self.rows for change in row.changes if change.alarm)
 
     def place_of(self, row: ModelHistory) -> str:
@@ -425,7 +425,7 @@ def history(
 
     Args:
         models: The models, from ``find_models``.
-        store: Where latencies are.
+        store: Database of the latencies.
         minimum_effect: Relative change that matters.
         since: List only changes after this time; earlier runs still define the old level. Local time without a time
             zone.
@@ -433,10 +433,10 @@ def history(
         granularity: Most layers in the bricks; they are cut from the models' own graphs.
         connected: Bricks may be weakly connected windows.
         oracle: Finds shapes that inference does not.
-        **fields: Fields of a ``Query``, in place of those of ``query``.
+        **fields: Fields of a ``Query``; they replace the fields of ``query``.
 
     Raises:
-        UsageError: The minimum effect is not positive, or there is no such system or stack.
+        UsageError: The minimum effect is not positive, or the system or stack is not stored.
         StoreError: The database cannot be read.
 
     Example:
@@ -474,11 +474,11 @@ def history(
 
 
 _TURNS = 2
-"""Changes between two files that are one model: it was changed, and changed back."""
+"""Most changes between two files of one model: it was changed, and changed back."""
 
 
 def _keys(model: Decomposition | Failed, runs: Collection[Run]) -> list[str]:
-    """Return the keys of a model's files: its own, and those that runs measured under its name before or after.
+    """Return the keys of a model's files: its own file, and files that runs measured under its name before or after.
 
     Other sizes of its dimensions and other values of its inputs are other models.
     """
@@ -522,7 +522,7 @@ def _difference(run: Run, key: str, model: Decomposition) -> str:
 
 
 def _is_one(keys: set[str], runs: Collection[Run]) -> bool:
-    """Return True if two files can be one model over time: no run has both, and no machine measures them in turn."""
+    """Return True if two files can be one model over time: no run has both, and no machine alternates between them."""
     by_machine: defaultdict[tuple[str, str], list[set[str]]] = defaultdict(list)
     for run in runs:
         if taken := keys & run.models.keys():
@@ -577,7 +577,7 @@ def _change(
     shift: Shift,
     blamed: Callable[[Sequence[RunPoint], Sequence[RunPoint]], tuple[tuple[BrickChange, ...], int]],
 ) -> Change:
-    # Of the runs that may be the first at the new level, that with which a version changed.
+    # Several runs may be the first at the new level: prefer one with a changed version.
     at = min(shift.places, key=lambda index: (not _versions(points, index), abs(index - shift.at)))
     before, after = points[shift.begin : at], points[at : shift.end]
     seen = level_difference([point.latency_ms for point in before], [point.latency_ms for point in after])
@@ -686,7 +686,7 @@ def _blamed(
     return tuple(changes), len(bricks) - len(changes)
 
 
-# Whether the machine moved.
+# Changes of the machine.
 
 
 def _evidence(witness: Witness, seen: Difference, begin: int, at: int, end: int) -> MachineEvidence:
@@ -711,7 +711,7 @@ def _evidence(witness: Witness, seen: Difference, begin: int, at: int, end: int)
 
 
 def _probes(store: Store, measurements: Sequence[Measurement], basis: str) -> list[Witness]:
-    """Return the probes as the latencies are: at their quietest, as a run's own baseline has them, or their means."""
+    """Return the probes on the same basis as the latencies: at their quietest (``Baseline``), or their means."""
     blocks = store.blocks_of([measurement.id for measurement in measurements])
     levels = [
         _probe_levels([visit for block in blocks.get(measurement.id, []) for visit in block.visits], basis)

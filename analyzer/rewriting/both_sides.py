@@ -1,4 +1,4 @@
-"""Both sides of a rewrite: as real numbers with stand-ins, and as the runtime computes them on hard numbers."""
+"""Both sides of a rewrite: with real numbers and random functions, and as the runtime computes hard numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from .recording import Values, session
 from .rewrite import Array
 
 _LEAST_ROW, _ROW = 1e-4, 8
-"""Share of its row's median that counts beside an element; elements of a row, whose size is that of its errors."""
+"""Share of its row's median that is added to an element's size; least elements of a row, which sets the size of
+rounding errors."""
 _NOISE, _FLOOR, _SHAKEN = 30.0, {2: 2e-2, 4: 2e-5, 8: 1e-10}, 2
 """Largest rounding error of new nodes relative to the old ones' sensitivity; and to the value, by bytes; samples of
 the sensitivity."""
@@ -35,7 +36,7 @@ _RANGES = ((-(1 << 62), 1 << 62), (-(1 << 31), 1 << 31), (-20_000, 20_000), *(
 """Integers that are tried, until the old nodes accept them."""
 _SPECIAL = np.array([0, -0.0, np.nan, np.inf, -np.inf, 1.0, -1.0, 1e-40, -1e-40, 1e-12, -1e-6, 0.5, 3, -3, 6])
 _FAR = {2: np.array([20.0, -20, 250, -250]), 4: np.array([1e3, -1e3, 1e6, -1e6]), 8: np.array([1e3, -1e3, 1e9, -1e9])}
-"""Exceptional numbers, and by bytes of the type those at which functions overflow."""
+"""Exceptional numbers; numbers at which functions overflow, by bytes of the type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,10 @@ class Case:
     Attributes:
         front: Values that both sides are functions of.
         old: The old nodes in order.
-        new: The new nodes in order; values that the old nodes compute as well have names of their own.
+        new: The new nodes in order; values that the old nodes compute as well are renamed.
         targets: The computed values, and their names among the new nodes.
         constants: Constants of the new nodes as they are written.
-        exact: Those that were computed, before rounding to their type.
+        exact: Computed constants before rounding to their type.
     """
 
     front: tuple[str, ...]
@@ -60,10 +61,10 @@ class Case:
 
 
 _POLES = {"Log": ["logarithm"], "Softmax": ["division"], "Sqrt": ["root"]}
-"""Where operators are not finite."""
+"""Functions within operators that are not finite for some operands."""
 
 Draw = Callable[[np.random.Generator, Array, "_Place"], Array]
-"""Makes the numbers of a value: a generator, ordinary numbers, where it stands."""
+"""Makes the numbers of a value from a generator, ordinary numbers and its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def _of_constants(apart: float) -> Draw:
 
 
 def _special(turn: int) -> Draw:
-    """Return exceptional numbers in a regular order, so that those of two values meet in all pairs."""
+    """Return exceptional numbers in a regular order, so that two values take all pairs of them."""
 
     def draw(_: np.random.Generator, numbers: Array, place: _Place) -> Array:
         count = np.arange(numbers.size) + turn * numbers.size
@@ -190,7 +191,7 @@ class Sides:
 
     @cached_property
     def _names(self) -> tuple[list[str], list[str]]:
-        """Values of each side that are no constants of it."""
+        """Names of the values that each side computes, the targets included."""
         old, new = (
             [name for node in nodes for name in node.output if name] for nodes in (self.case.old, self.case.new)
         )
@@ -244,7 +245,7 @@ class Sides:
                 raise Unclear("a narrower type")
 
     def require_no_poles(self) -> None:
-        """Refuse new nodes that divide, or take a root or logarithm, where no old node does."""
+        """Refuse a division, root or logarithm of the new nodes if no old node contains one too."""
         old, new = ({kind for node in nodes for kind in self._poles(node)} for nodes in (self.case.old, self.case.new))
         if not new <= old:
             raise Unclear(f"the old nodes have no {', '.join(sorted(new - old))}")
@@ -286,7 +287,7 @@ class Sides:
         return max(_gap(state.number(again), state.number(name)) for name, again in self.case.targets.items())
 
     def _unrounded(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        """Return a cast to the type of a computed value as what it is: the rounding that the value has anyway."""
+        """Return an Identity in place of a cast that only rounds a target to its type; any other node unchanged."""
         if node.op_type != "Cast" or node.output[0] not in set(self.case.targets.values()):
             return node
         before, after = self.types[node.input[0]][0], self.types[node.output[0]][0]
@@ -296,11 +297,11 @@ class Sides:
     # Hard numbers.
 
     def worse(self, *, digits: bool = True, most_s: float = _HARD_S) -> str:
-        """Return what new nodes lose in floating point that the old ones keep; empty if nothing.
+        """Return how new nodes are worse than the old ones in floating point; empty if they are not.
 
         Args:
-            digits: Compare numbers too, and not only what is finite.
-            most_s: Seconds after which the draws end, but for the most telling ones.
+            digits: Also compare finite numbers, and not only infinities and NaN.
+            most_s: Seconds after which the draws end. The most telling ones are always made; if 0, only the first.
         """
         if self._reads_more():
             return "it reads what the old nodes do not"
@@ -358,7 +359,7 @@ class Sides:
                    if old.dtype.kind == "f")  # fmt: skip
 
     def _drawn(self, number: int, name: str, draw: Draw) -> dict[str, Array]:
-        """Return numbers that the old nodes accept: integers of a smaller range if a larger one is not legal."""
+        """Return numbers that the old nodes accept; integers from a smaller range if a larger one is not legal."""
         small = {"twins": 1, "close": 2, "equal": 0, "ties": 3}.get(name)
         for low, high in (*([] if small is None else [(0, small)]), *self._legal_ranges):
             feeds = self._numbers(number, draw, low, high, small)
@@ -454,7 +455,7 @@ class Sides:
         return new and not old
 
     def _is_closer(self, feeds: Mapping[str, Array], index: int, old: Array, new: Array) -> bool:
-        """Return True if new nodes are as close as the old ones to what double precision gives, if that can be told."""
+        """Return True if new nodes are as close to the double-precision result as the old; False if it is unknown."""
         if old.dtype.kind != "f":
             return False
         state = Evaluation(
@@ -477,7 +478,7 @@ class Sides:
 
 
 def _row_axes(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the last axes, as many as make a row of some elements, whose size is that of its rounding errors."""
+    """Return the last axes that form a row of at least ``_ROW`` elements, or all: a row sets the rounding errors."""
     axes, count = list[int](), 1
     for axis in reversed(range(len(shape))):
         if count >= _ROW:
@@ -501,7 +502,7 @@ def _gap(new: Array, old: Array) -> float:
 
 
 def _hidden(old: Array, new: Array, *, spreads: bool, overflows: bool) -> str:
-    """Return what has become of finite numbers, infinities and NaN; empty if nothing worse.
+    """Return how new results lose finite numbers, infinities or NaN; empty if they do not.
 
     A NaN that was planted may spread in a sample that has one anyway (``spreads``), and an infinity may become another
     one by an overflow (``overflows``).
@@ -524,7 +525,7 @@ def _hidden(old: Array, new: Array, *, spreads: bool, overflows: bool) -> str:
 
 
 def _agrees(old: Array, new: Array, near: Sequence[Array]) -> bool:
-    """Return True if a result is as close as rounding explains: by what a last digit of the arguments changes."""
+    """Return True if rounding explains the difference, judged by the effect of the arguments' last digit."""
     if old.dtype.kind != "f":
         moves = np.zeros(old.shape, bool)
         for other in near:

@@ -1,7 +1,7 @@
 """The model to be rewritten, with inputs at the measured and at other shapes.
 
-Inputs never decide whether a rewrite is right. They suggest, and they are a net below the proofs: those of
-``CheckedModel.hostile`` are what guards exist for.
+Inputs never prove that a rewrite is right. They suggest rewrites, and they are a safety net below the proofs: guards in
+models exist for the inputs of ``CheckedModel.hostile``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CHANGES: Sequence[Callable[[int, int], int]] = (
     lambda size, index: size + 3 + index if size % 32 else size + 32 * (index + 1 if size < _LARGE else -1),
     lambda size, _: 2 * size if size < _LARGE else size // 2,
 )
-"""Other sizes of the dynamic dimensions, by size and place: odd and even ones, of which some are not legal."""
+"""Other sizes of the dynamic dimensions, by size and place: odd and even ones; some are not legal."""
 
 _LARGE = 160
 """Size from which other sizes are smaller."""
@@ -90,7 +90,7 @@ class CheckedModel:
         return None
 
     def other_shapes(self) -> Iterator[Feeds]:
-        """Yield inputs at other shapes, of which some may be impossible."""
+        """Yield inputs at other shapes; some may be impossible."""
         sizes = dict(self.bound)
         for change in _CHANGES if sizes else ():
             other = {name: change(size, index) for index, (name, size) in enumerate(sizes.items())}
@@ -151,7 +151,7 @@ def _of_floats(change: Callable[[Array], Array]) -> Callable[[np.random.Generato
 
 
 def _of_integers(number: int) -> Callable[[np.random.Generator, Array], Array]:
-    """Return a change that puts an integer in some places, and 0 or 1 in those of booleans."""
+    """Return a change that puts an integer in random places of integer inputs, and 0 or 1 in all places of booleans."""
 
     def change(random: np.random.Generator, array: Array) -> Array:
         if array.dtype.kind == "b":
@@ -265,7 +265,7 @@ def _copy_of_structure(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _large(model: onnx.ModelProto) -> frozenset[str]:
-    """Return the names of large constants that are no inputs."""
+    """Return the names of large constants, except inputs."""
     input_names = {value.name for value in model.graph.input}
     return frozenset(
         tensor.name for tensor in model.graph.initializer if np.prod(tensor.dims) > _LARGE_CONSTANT
@@ -300,7 +300,7 @@ def _inputs(bound: onnx.ModelProto, large: frozenset[str]) -> list[InputType]:
     """Return the types of the inputs of a bound model; ``large`` are its constants among them.
 
     Raises:
-        ModelError: An input has no static shape.
+        ModelError: The shape of an input is not static.
     """
     constants = {tensor.name for tensor in bound.graph.initializer} | large
     types = list[InputType]()
@@ -320,7 +320,7 @@ def _varied(array: Array, usual: Array, seed: int, compared: _Numbers) -> Array:
 
     Integers and booleans that are the same in every set vary, except for the first of each row, because a row that is
     masked as a whole would give no finite output. In one set a quarter of the other integers is zero. In another one a
-    quarter of all numbers are those that the model compares with.
+    quarter of all numbers are constants that the model compares with, and neighbours of them.
     """
     kind = array.dtype.kind
     if seed == 0 or kind not in "iubf" or not array.size:
@@ -345,7 +345,7 @@ def _varied(array: Array, usual: Array, seed: int, compared: _Numbers) -> Array:
 
 
 _ZEROS, _COMPARED, _DECIDING = 1, 2, 0.25
-"""Sets with zeros and with compared numbers, and the share of these."""
+"""Sets with zeros and with compared numbers; share of these numbers."""
 
 _NARROW = 2
 """Bytes of integers that may be images or sounds: the set of compared numbers has all their values."""

@@ -1,10 +1,10 @@
 """Functions of one integer value that has finitely many cases: both sides are compared on all of them.
 
 A value is *by element* of an integer value x if, in the order of memory and in as many rows as x has elements, each row
-depends on one element of x. Views, elementwise operators, products with weights from the right and lookups hand that on
-(``_hands_on``). x itself may be read by views, comparisons with constants, Clip, OneHot and as an index of a constant
-table. So its cases are finitely many: legal indices of a table, or the integers up to one beyond the smallest and
-largest constant, since further away nothing changes. Integers of 8 bits may be read by everything.
+depends on one element of x. Views, elementwise operators, products with weights from the right and lookups keep this
+property (``_hands_on``). x itself may be read by views, comparisons with constants, Clip, OneHot and as an index of a
+constant table. So its cases are finitely many: legal indices of a table, or the integers up to one beyond the smallest
+and largest constant, since further away nothing changes. Integers of 8 bits may be read by everything.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class ByElement:
         return int(np.prod(self.shapes[self.name]))
 
     def split(self, shape: Sequence[int]) -> int | None:
-        """Return the number of leading axes that number the elements of x; None if there are none."""
+        """Return how many leading axes have as many elements as x; None if no number of axes has."""
         sizes = [int(np.prod(shape[:axes])) for axes in range(len(shape) + 1)]
         return sizes.index(self._count) if self._count in sizes else None
 
     def follow(self, node: onnx.NodeProto) -> bool:
-        """Note the output of a node that reads such values if it is one too, and return whether it is."""
+        """Return True if the output of a node is by element of x, and add it to ``values``."""
         has_shapes = all(name in self.shapes for name in (*node.input, *node.output) if name)
         domain = plain_domain(node.domain)
         plain = not domain or (domain == MICROSOFT and node.op_type in ELEMENTWISE)
@@ -116,7 +116,7 @@ class ByElement:
         return rows and len(weights) == 2 and not turned and all(len(bias) < 2 or not axes for bias in biases)
 
     def _reads_cases(self, node: onnx.NodeProto) -> bool:
-        """Return True if what reads x itself tells finitely many of its values apart; note them."""
+        """Return True if a node distinguishes finitely many values of x itself, and note their bounds."""
         if self.kind.itemsize == _NARROW or not any(name in self.itself for name in node.input):
             return True
         read = [name for name in node.input if name and name not in self.itself]
@@ -144,7 +144,7 @@ class ByElement:
         return is_finite
 
     def cases(self, *others: ByElement) -> Array:
-        """Return the integers that are told apart; others only add what they tell apart.
+        """Return the integers that the nodes distinguish; ``others`` only add their bounds.
 
         Raises:
             Unclear: There are too many.
@@ -183,10 +183,10 @@ def same_on_all_cases(case: Case, runs: Sequence[Sides], sizes: Sizes) -> bool:
     Args:
         case: Both sides.
         runs: Both sides at each shape.
-        sizes: What is known of the sizes of a dynamic model.
+        sizes: The changing sizes of a dynamic model.
 
     Raises:
-        Unclear: It cannot be told.
+        Unclear: The comparison is not possible.
     """
     if len(case.front) != 1:
         return False
@@ -207,7 +207,7 @@ def same_on_all_cases(case: Case, runs: Sequence[Sides], sizes: Sizes) -> bool:
 
 
 def _followed(nodes: Sequence[onnx.NodeProto], run: Sides, name: str, sizes: Sizes) -> ByElement | None:
-    """Return what is by element of x among some nodes; None if a node is not, or computes with a size."""
+    """Return the values of nodes that are by element of x; None if a node is not, or if it computes with a size."""
     shapes = {value: shape for value, (_, shape) in run.types.items()}
     by_element = ByElement(name, run.types[name][0], shapes, dict(run.constants))
     for node in nodes:

@@ -1,17 +1,18 @@
 """Values of nodes as real numbers, for random numbers in place of the values that they read.
 
 Sums, products and moves of elements are computed in double precision. A composite operator is computed by its
-definition. Every other operator is one fixed random function of its operands, the same wherever it occurs: what two
-groups of nodes agree on then follows from algebra and from no property of such an operator.
+definition. Every other operator is one fixed random function of its operands, the same wherever it occurs. If two
+groups of nodes agree, the agreement follows from algebra and not from a property of these operators.
 
-* A function of one element is a stand-in: random, smooth, nowhere flat and nowhere nearly linear. ``Max`` is half the
-  sum of its operands plus a stand-in for half their distance; ``Relu``, ``Min`` and ``Clip`` follow from it.
+* A function of one element becomes a stand-in (``standin``): random, smooth, nowhere flat and nowhere nearly linear.
+* ``Max`` is half the sum of its operands plus an even function (``_even``) in place of half their distance. ``Relu``,
+  ``Min`` and ``Clip`` follow from it.
 * Any other operator is a function of its operands as a whole.
 * Booleans are numbers, also below 0 and above 1, and their operators are multilinear.
-* Integers are exact, and operators that lose digits of them (``Div``, narrow types that overflow) are stand-ins.
-* The exponential is a positive stand-in: of two exponentials none hides the other.
-* Constants of a million or more, epsilons, and arrays of small weights are symbols: next to the former nothing else
-  would count, and the latter would not count.
+* Integers are exact. Operators that lose digits of them (``Div``, narrow types that overflow) are random functions.
+* The exponential is a positive random function of moderate size: no exponential hides another one.
+* Constants of a million or more, epsilons, and arrays of small weights are symbols. Large constants would hide all
+  other terms, and small ones would not count.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from .recording import Sizes, is_sum_of_sizes, session
 from .rewrite import MICROSOFT, Array
 
 _POOL = 1.3
-"""Power whose sum stands for a maximum over many elements."""
+"""Exponent of the sum of powers that replaces a maximum over many elements."""
 _HUGE, _TINY, _FAINT, _TOKENS = 1e6, 1.1e-5, 1e-3, 1 << 20
-"""Constants that become symbols: large ones, single small ones, arrays of small ones; number of integers that stand for
-results that are not known."""
+"""Constants that become symbols: large ones, single small ones, arrays of small ones; number of different integers in
+place of unknown results."""
 _MOST_POWER, _NO_BOUND = 8, 3.4e38
 _END = np.iinfo(np.int32).max
 _WHATEVER_SIZE = frozenset({(0, 1), (0, _END), (1, _END), (-1, _END), (0, -1)})
-"""Starts and ends of slices that select the same of every axis, which has at least one element."""
+"""Starts and ends of slices that act alike at every size of an axis of at least one element."""
 _LARGE = 1e4
 """Size of some slices relative to others in a draw of several sizes."""
 
@@ -99,7 +100,7 @@ def _odd(key: str, x: Array) -> Array:
 
 
 def _even(x: Array) -> Array:
-    """Stand for half of a modulus: even, and zero at zero."""
+    """Return a smooth function in place of half the absolute value: even, and zero at zero."""
     u = np.arcsinh(x)
     half: Array = 0.9 * (1 - np.cos(1.3 * u)) + 0.4 * (1 - np.cos(2.9 * u)) + 0.1 * (1 - np.cos(0.9 * _tamed(x)))
     return half
@@ -183,7 +184,7 @@ def _less(a: Array, b: Array) -> Array:
 
 
 def _at_most(a: Array, b: Array) -> Array:
-    """Stand for a <= b, which is no negation: a NaN is neither."""
+    """Return a random truth of a <= b, which is not the negation of b < a: a NaN satisfies neither."""
     return _compared("LessOrEqual", a, b)
 
 
@@ -251,7 +252,7 @@ def _as_symbols(numbers: Array, *, computed: bool) -> Array:
 
 
 def _lifted(x: Array) -> Array:
-    """Return numbers whose sums stand for maxima: they commute and associate, and nothing more is used."""
+    """Return summands that replace operands of a maximum: sums commute and associate too, and nothing more is used."""
     summands: Array = np.exp(_POOL * np.arcsinh(x))
     return summands
 
@@ -349,7 +350,7 @@ class Operation:
         typed: Element type and shape of its first output.
         opset: Version of ONNX's own operators.
         axes: Axes of a reduction, from 0 on; None if they are computed.
-        actual: Numbers are what they are, and no symbols.
+        actual: True if numbers are not replaced by symbols.
     """
 
     node: onnx.NodeProto
@@ -583,13 +584,13 @@ class Evaluation:
         constants: Constants, and values that depend on shapes alone, at these shapes.
         opsets: Versions of the operators by domain.
         seed: Number of the draw.
-        computed: Constants that were computed from others, and are what they are.
+        computed: Constants that were computed from others; arrays of small ones do not become symbols.
         large: Slices differ in size by four powers of ten.
-        sizes: What is known of sizes that change.
-        order: Take maxima as such, and functions that never fall as stand-ins that do not: nothing else is evaluated
-            but moves and sums and products with constants.
+        sizes: The changing sizes of a dynamic model.
+        order: Compute maxima exactly, and replace functions that never fall by random rising ones. Otherwise, evaluate
+            only moves, and sums and products with constants.
         unrounded: Compute constants of constants in double precision too, and not as the runtime rounds them.
-        actual: Take numbers as they are, and evaluate nothing that needs a stand-in.
+        actual: Compute with the numbers themselves, and refuse operators that need a random function.
         until: When to give up, on ``time.perf_counter``.
     """
 
@@ -662,7 +663,7 @@ class Evaluation:
         return numbers if self._actual else _as_symbols(numbers, computed=name in self._computed)
 
     def evaluate(self, nodes: Sequence[onnx.NodeProto], targets: Iterable[str]) -> None:
-        """Evaluate nodes in order, and forget what is not needed any more."""
+        """Evaluate nodes in order, and forget each value after its last use."""
         last = {name: index for index, node in enumerate(nodes) for name in reads(node)}
         target_names = set(targets)
         for index, node in enumerate(nodes):
@@ -719,7 +720,7 @@ class Evaluation:
             self._numbers[name] = array
 
     def _measure(self, node: onnx.NodeProto) -> None:
-        """Take the shape of a value at the sizes that are tried; doubt it if it may not follow from those of inputs."""
+        """Compute a Shape or Size at the tried sizes; mark it as unsure if it may not follow from the inputs' sizes."""
         name, (out, *_) = node.input[0], node.output
         sized = np.empty(self._type(name)[1], np.bool_)
         self.constants[out] = executed(node, {name: sized}, self._opsets)[0]
@@ -732,7 +733,7 @@ class Evaluation:
                 self._unsure.add(out)
 
     def _changing(self, name: str) -> frozenset[int]:
-        """Return the axes of a value whose size may change: all of a value that is new, unless it is known better."""
+        """Return the axes of a value that may change in size: all axes of a new value, unless its sizes are known."""
         changing = self._sizes.changing
         if not changing or name in self._static or (name not in changing and name in self._given):
             return frozenset()
@@ -789,7 +790,7 @@ class Evaluation:
         return _hashed(same_function(node), *operands)
 
     def _ordered(self, node: onnx.NodeProto, fixed: Sequence[bool], typed: Typed) -> Array:
-        """Evaluate a maximum as such, and a function that never falls as a stand-in that does not."""
+        """Evaluate a maximum exactly, and a function that never falls as a random rising function."""
         operator, at = node.op_type, attributes_of(node)
         if fixed[0] or any(not is_fixed for is_fixed in fixed[1:]) or typed[0].kind != "f":
             raise Unclear(f"{operator} of several values, for an order")
@@ -814,7 +815,7 @@ class Evaluation:
         raise Unclear(f"{operator}, for an order")
 
     def _cast(self, node: onnx.NodeProto, x: Array, typed: Typed) -> Array:
-        """Return a value in another type: only a wider type changes nothing."""
+        """Return a value in another type; only a cast to a wider type leaves it unchanged."""
         before, after = self._type(node.input[0])[0], typed[0]
         if before.kind == after.kind and after.itemsize >= before.itemsize:
             return x
@@ -861,7 +862,7 @@ class Evaluation:
         return executed(node, arrays, self._opsets)
 
     def _clamps(self, node: onnx.NodeProto, parameters: Sequence[int]) -> bool:
-        """Return True if a move may do something else at other sizes: a Slice ends where its axis ends."""
+        """Return True if a move may act differently at other sizes: a Slice stops at the end of its axis."""
         if node.op_type in {"Expand", "Pad", "Resize", "Slice", "Tile"} and any(
             node.input[slot] in self._sized for slot in parameters
         ):
@@ -914,7 +915,7 @@ def executed(node: onnx.NodeProto, arrays: Mapping[str, Array], opsets: Mapping[
     """Run one node with the runtime, and return its outputs that have names.
 
     Raises:
-        Unclear: The runtime has no kernel for it.
+        Unclear: The runtime cannot run the node.
     """
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), None)

@@ -1,20 +1,21 @@
-"""Decide whether a rewrite holds for every input. What was seen on generated inputs decides nothing.
+"""Prove that a rewrite holds for every input. Results on generated inputs are never a reason to accept it.
 
 A rewrite is accepted for one of these reasons:
 
-* *algebra*: old and new nodes agree on random numbers, with a stand-in for every operator that is not real arithmetic
-  (``evaluation``). The numbers stand for the values that the new nodes read. If the sides do not agree there, the same
-  is tried from values further upstream, at last from the model's inputs.
+* *algebra*: old and new nodes agree on random numbers, with a random function in place of every operator that is not
+  real arithmetic (``evaluation``). The numbers replace the values that the new nodes read. If the sides differ, the
+  proof is repeated from values further upstream, at last from the model's inputs.
 * *order*: the same with functions that never fall and maxima, which commute.
 * *all values*: both sides are functions of one integer, element by element, which has finitely many cases
   (``enumeration``).
 * *all numbers*: both sides are elementwise functions of one value, and agree on all numbers of bfloat16, and next to
-  each place where either side bends or jumps (``one_variable``).
+  each bend and jump of either side (``one_variable``).
 
-Algebra knows no rounding, no infinity and no NaN, so that both sides are then run by the runtime on numbers that are
-hard for floating point (``sides``). New nodes may not lose digits that the old ones keep, and have the same infinities.
+Algebra ignores rounding, infinities and NaN. The runtime therefore also computes both sides on numbers that are hard
+for floating point (``both_sides``). New nodes may not lose digits that the old ones keep, and must have the same
+infinities.
 
-The shapes of a dynamic model are several, and what is only true of the sizes that are tried is no parameter of a proof
+A dynamic model has several shapes. A proof does not use facts that are only true of the tried sizes
 (``recording.Sizes``).
 """
 
@@ -40,11 +41,11 @@ from .recording import Values
 from .rewrite import Array, Rewrite, ordered
 
 _LEVELS = (0, 8, 40, 120, 100_000)
-"""Nodes upstream of the values that are read, whose properties count too."""
+"""Numbers of nodes upstream of the values that are read; a proof may use their properties too."""
 _EQUAL = 1e-9
 """Largest difference of real numbers that counts as equal."""
 _DRAWS = ((0, False), (1, True))
-"""Number of a draw, and whether its slices differ in size."""
+"""Number of a draw; True if its slices differ in size."""
 _MOST_S = 8.0
 
 
@@ -75,7 +76,7 @@ class Prover:
         self.spent_s = 0.0
 
     def prove(self, rewrite: Rewrite, *, most_s: float = _MOST_S) -> Verdict:
-        """Return whether a rewrite holds for every input, and why.
+        """Decide if a rewrite holds for every input, and give the reason.
 
         Args:
             rewrite: The rewrite.
@@ -148,7 +149,7 @@ class Prover:
             reason = "all values"
         if not reason:
             return Verdict(refusal=refusal or "it is not shown to hold for every input")
-        digits = reason != "all numbers"  # which compares them itself
+        digits = reason != "all numbers"  # that proof compares them itself
         for index, run in enumerate(runs):
             if time.perf_counter() > self._until:
                 raise Unclear("the time for a proof is up")
@@ -157,7 +158,10 @@ class Prover:
         return Verdict(reason)
 
     def _equal(self, runs: Sequence[Sides]) -> tuple[str, str]:
-        """Return why both sides agree on all draws of real numbers, and what cannot be evaluated; both may be empty."""
+        """Return the reason why both sides agree on all draws of real numbers, and a refusal if a draw is unclear.
+
+        Both texts may be empty.
+        """
         unclear, first = "", runs[0]
         draws = [(run, draw) for run in runs for draw in _DRAWS[: 1 if run is not first else 2]]
         ways = [("algebra", False), *([("algebra", True)] if first.folds else []),
@@ -175,7 +179,7 @@ class Prover:
         return "", unclear
 
     def _spelling(self, case: Case) -> object:
-        """Return a spelling of both sides that has no names of values; None if more than the nodes decides."""
+        """Return a spelling of both sides without names of values; None if more than the nodes decides the verdict."""
         nodes = [*case.old, *case.new]
         plain = all(node.op_type in ELEMENTWISE for node in nodes)
         if not plain or not all(name in self._values.dtypes for name in case.front):
@@ -208,7 +212,7 @@ class Prover:
 
     @cached_property
     def _conditions(self) -> Mapping[str, Array]:
-        """Constants, and what is computed from them and from sizes that never change."""
+        """Constants, and values that are computed from them and from sizes that never change."""
         values, run = self._values, self._values.runs[0]
         fixed = {name: run[name] for name in values.of_shapes - values.sizes.sized if name in run}
         return {**fixed, **values.graph.constants}
@@ -244,8 +248,9 @@ class Prover:
     def _region(self, targets: Sequence[str], read: Sequence[str], level: int) -> tuple[list[int], tuple[str, ...]]:
         """Return the old nodes between a frontier and the targets, and the frontier.
 
-        At level 0 the frontier are the values that the new nodes read, and what else the old nodes between them and
-        the targets read. Each level replaces more values of the frontier by their makers, the latest first.
+        At level 0 the frontier consists of the values that the new nodes read, and the other values that the old nodes
+        between them and the targets read. Each level replaces more values of the frontier by their makers, the latest
+        first.
         """
         graph, producer = self._graph, self._graph.producer
         after = set[str]()  # values that depend on those that are read
@@ -290,7 +295,7 @@ class Prover:
 
 
 def _unfolded(nodes: Sequence[onnx.NodeProto], constants: Mapping[str, Array]) -> list[onnx.NodeProto]:
-    """Return nodes with the branch that is taken in place of each If whose condition is a constant."""
+    """Return nodes with the branch that is taken in place of each If with a constant condition."""
     unfolded_nodes = list[onnx.NodeProto]()
     for node in nodes:
         condition = constants.get(node.input[0]) if node.op_type == "If" and node.input else None

@@ -68,11 +68,11 @@ _entries = dict[str, str]()
 
 
 def configure(libraries: Sequence[str], *, denormal_as_zero: bool) -> None:
-    """Set what every session of this process gets: the search process calls it once, before the first session.
+    """Set the options of all sessions of this process. The search process calls this once, before the first session.
 
     Args:
         libraries: Libraries of custom operators.
-        denormal_as_zero: Whether denormal numbers count as zero.
+        denormal_as_zero: Treat denormal numbers as zero.
     """
     _libraries[:] = libraries
     _entries.update({"session.set_denormal_as_zero": "1"} if denormal_as_zero else {})
@@ -187,15 +187,15 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is known of the sizes of a dynamic model.
+    """The changing sizes of a dynamic model, and the values that depend on them.
 
     Attributes:
-        changing: Axes of each value whose size is not the same for every input.
-        plain: Values whose sizes are fixed or those of inputs, by ONNX's own inference.
-        sized: Values that are computed from such sizes.
-        unsure: Those of them that are no sum of products of sizes, as the least of two: what holds for them at the
-            sizes that are tried need not hold at others.
-        lengths: Sized values of which each size is the length of an axis.
+        changing: Axes of each value that do not have the same size for every input.
+        plain: Values with only fixed sizes and sizes of inputs, by ONNX's own inference.
+        sized: Values that are computed from changing sizes.
+        unsure: Sized values that are not known to be sums of products of sizes, for example the smaller of two sizes.
+            A property at the tried sizes need not hold at others.
+        lengths: Sized values that consist of lengths of axes.
     """
 
     changing: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -222,9 +222,9 @@ def is_sum_of_sizes(
         node: The node.
         kinds: Element types of values.
         sized: Values that are computed from sizes.
-        changing: Returns the axes of a value whose size changes.
-        lengths: Values of which each size is the length of an axis: 32 bits hold it, but not every product. The
-            result is added if it is one too.
+        changing: Returns the changing axes of a value.
+        lengths: Values that consist of lengths of axes: 32 bits hold each length, but not every product. The result is
+            added if it consists of lengths too.
     """
     x, wide = node.input[0], {np.dtype(np.int64)}
     whole = all(kinds[name] in wide for name in (x, node.output[0]) if name in kinds)
@@ -248,8 +248,8 @@ class Values:
 
     Attributes:
         runs: Values by name for each of the feeds.
-        others: Values by name at each other shape. Of large values that do not depend on shapes alone only type and
-            shape are right.
+        others: Values by name at each other shape. Large values that also depend on contents have only the right type
+            and shape.
         other: The first of ``others``; empty for a static model.
     """
 
@@ -372,7 +372,7 @@ class Values:
 
     @cached_property
     def sizes(self) -> Sizes:
-        """What is known of the sizes that change, by ONNX's own inference and not by the shapes that were tried."""
+        """The changing sizes, by ONNX's own inference and not by the shapes that were tried."""
         graph = self.graph
         if not self.is_dynamic:
             return Sizes()
@@ -465,7 +465,7 @@ class Values:
 
         Args:
             nodes: The nodes in order.
-            reads: Element type of each argument by the value that it stands for.
+            reads: Element type of each argument, by the name of its value.
             outputs: The values that the function returns.
             constants: Values that the nodes read, in place of the graph's own constants.
         """

@@ -1,16 +1,16 @@
-"""Where an executed graph's activations lie in memory, and which of them a layer finds far from the caches.
+"""The memory of an executed graph's activations, and the activations that a layer finds far from the caches.
 
-A layer usually reads what the layer before has just written, and writes where another has just read. A skip connection
-was written many layers ago, and a large result may get memory that nothing has touched for as long. Both are as cold as
-weights, although a brick alone would find them warm.
+A layer usually reads values that the previous layer has just written, and writes to memory that another layer has just
+read. A skip connection was written many layers ago, and a large result may get memory that nothing has touched for as
+long. Both are as cold as weights, although a brick alone would find them warm.
 
-Memory is assigned as ONNX Runtime plans it (``allocation_planner.cc``, ``mem_pattern_planner.h``). A view is the memory
-of its input. An operator that works element by element writes over an input of its own shape that nothing else reads; a
-convolution over what it adds to its result. Any other result takes the buffer of its own shape and element size that
-was freed last; buffers of other shapes are not taken, even of equal size. A session with open lengths allocates in each
-execution instead; results whose open dimensions have the same names share a buffer there, too, which is left out. A
-buffer is occupied from its first to its last use, and lies in the smallest gap that is large enough. Small values are
-left out: they are read from anywhere within microseconds.
+Memory is assigned as ONNX Runtime plans it (``allocation_planner.cc``, ``mem_pattern_planner.h``). A view shares the
+memory of its input. An elementwise operator writes over an input of equal shape that nothing else reads. A convolution
+writes over the input that it adds to its result. Any other result takes the last freed buffer of equal shape and
+element size; buffers of other shapes are not taken, even of equal size. A session with open lengths allocates in each
+execution instead. Results share a buffer there, too, if their open dimensions have the same names; this is left out. A
+buffer is occupied from its first to its last use, in the smallest gap that is large enough. Small values are left out:
+they are read from anywhere within microseconds.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class MemoryPlan:
     """The memory of large activations.
 
     Attributes:
-        buffers: Name of the buffer of each value. Inputs and outputs of the model have none: their memory is the
-            caller's.
+        buffers: Name of the buffer of each value. Inputs and outputs of the model are missing: the caller provides
+            their memory.
         spans: Each buffer's memory.
     """
 
@@ -103,7 +103,7 @@ class _Sharing:
 
 
 def plan(graph: ModelGraph) -> MemoryPlan:
-    """Plan the memory of a graph whose live layers are executed in their order."""
+    """Plan the memory of a graph; its live layers are executed in their order."""
     live = [layer for layer in graph.layers if layer.state is LayerState.LIVE]
     reads = Counter(value for layer in live for value in _reads(layer))
     sharing = _Sharing()
@@ -156,14 +156,14 @@ def _alike(one: TensorType, other: TensorType) -> bool:
 
 @dataclass(slots=True)
 class _Traces:
-    """What was touched lately, as a cache that replaces what was not used for longest holds it.
+    """The memory that was touched lately, as in a cache that replaces the least recently used data.
 
     Attributes:
         near_bytes: Memory is near if no more than so many different bytes were touched since.
-        passing_bytes: And if no more than so many bytes of weights passed, which then do not count as touched; 0: they
-            count.
-        touched: Begin and end of what was touched lately, the last one last; each byte is in one of them. What begins
-            below zero are weights.
+        passing_bytes: Memory is near only if no more than so many bytes of weights passed, too. These weights do not
+            count as touched. 0: they count.
+        touched: Spans that were touched lately, the last one last; each byte is in one of them. Spans that begin below
+            zero are weights.
     """
 
     near_bytes: int
@@ -187,7 +187,7 @@ class _Traces:
             self._forget()
 
     def run(self, spans: Mapping[str, Span]) -> dict[str, int]:
-        """Touch what a layer reads and writes, side by side; returns the bytes of each that were not touched lately."""
+        """Touch a layer's inputs and outputs, side by side; returns the bytes of each that were not touched lately."""
         lost = dict.fromkeys(spans, 0)
         steps = min(_MOST_STEPS, max(1, max((end - begin for begin, end in spans.values()), default=0) // _STEP_BYTES))
         for step in range(steps):
@@ -234,13 +234,13 @@ def _outside(span: Span, other: Span) -> list[Span]:
 
 
 class ColdMemory(NamedTuple):
-    """Activations that caches do not hold as well as those of a pack.
+    """Activations that caches hold less well than the activations of a pack.
 
     Attributes:
         far: For layers and the large activations that they read or write, how many of their bytes are far. Values that
             are near as a whole are missing.
-        fresh: Layers and the large activations that they read, whose memory was far when it was written just before.
-            Layers that write over an input are left out.
+        fresh: Layers and the large activations that they read, if these were written just before to far memory. Layers
+            that write over an input are left out.
     """
 
     far: Mapping[tuple[int, str], int]
@@ -248,21 +248,22 @@ class ColdMemory(NamedTuple):
 
 
 def cold_memory(graph: ModelGraph, near_bytes: int, core_bytes: int, passing_bytes: int = 0) -> ColdMemory:
-    """Return where the layers of a graph find cold memory.
+    """Return the cold memory that the layers of a graph find.
 
-    Bytes that would be far in a pack too, since the layer touches more than ``near_bytes``, do not count. Outputs of
-    the model are not among the activations, nor its inputs where they are read first: their memory is the caller's.
+    Bytes that would be far in a pack too, since the layer touches more than ``near_bytes``, do not count. The model's
+    outputs do not count either, nor do its inputs at their first read: the caller provides their memory.
 
-    A last-level cache that is under pressure holds what came from memory only after it was used a few times. On an AMD
-    EPYC, a depthwise convolution takes 75 us if the memory of its input was used before, and 180 us if the layer before
-    wrote it to memory that was far; each further pass makes it faster.
+    A last-level cache that is under pressure holds data from memory only after a few uses. On an AMD EPYC, a depthwise
+    convolution takes 75 us if the memory of its input was used before, and 180 us if the previous layer wrote it to
+    memory that was far. Each further pass makes it faster.
 
     Args:
         graph: The graph; its live layers are executed in their order.
         near_bytes: Memory is near if no more than so many different bytes were touched since.
-        core_bytes: What a core's own caches hold: smaller values are read from there, and are not fresh.
-        passing_bytes: And if no more than so many bytes of weights passed, of a model whose weights no cache holds from
-            one inference to the next: caches may give way to them last. 0: weights count like other bytes.
+        core_bytes: Capacity of a core's private caches. Smaller values are read from there, and are not fresh.
+        passing_bytes: Memory is near only if no more than so many bytes of weights passed, too. This is for a model
+            with weights that no cache holds from one inference to the next: caches may give way to them last. 0:
+            weights count like other bytes.
     """
     planned, traces = plan(graph), _Traces(near_bytes, passing_bytes)
     spans = _spans(graph, planned)
@@ -273,7 +274,7 @@ def cold_memory(graph: ModelGraph, near_bytes: int, core_bytes: int, passing_byt
 
 
 def _spans(graph: ModelGraph, planned: MemoryPlan) -> dict[str, Span]:
-    """Return the memory of each large value; that of inputs and outputs lies behind all that is planned."""
+    """Return the memory of each large value; the memory of inputs and outputs follows all planned memory."""
     spans = {value: planned.spans[buffer] for value, buffer in planned.buffers.items()}
     behind = planned.extent
 
@@ -301,7 +302,7 @@ class _Execution:
     Attributes:
         layer: The layer.
         far: Bytes of activations that are far, and would not be in a pack.
-        woken: Results in memory of which at least half was far.
+        woken: Results in memory with at least half of its bytes far.
     """
 
     layer: Layer
@@ -370,7 +371,7 @@ def _run_alone(touched: Mapping[str, Span], read: Collection[str], near_bytes: i
 def _overwritten(layer: Layer) -> Iterator[str]:
     """Yield the activations that a layer may write its result over, if nothing else reads them.
 
-    A fused convolution takes what it adds as its fourth input, and adds to it in place (``MayInplace(3, 0)``).
+    A fused convolution takes the value to add as its fourth input, and adds to it in place (``MayInplace(3, 0)``).
     """
     first, after = (0, 1) if layer.op_type in _OVERWRITING else (_ADDED, None)
     if layer.op_type in _OVERWRITING | _CONVOLUTIONS:

@@ -1,12 +1,12 @@
-"""Variants of bricks whose large inputs or outputs lie in memory that is as cold as weights.
+"""Variants of bricks with large inputs or outputs in memory that is as cold as weights.
 
 A layer usually reads values that the previous layer just wrote, and writes to memory that another layer used. A model's
 inputs were written before the inference, and its outputs stay in memory, so neither is in the caches. An example is the
 cache of keys and values that a decoder reads and extends in every step. The same holds for activations inside a model
-that were written, or whose memory was used, long ago (``activations``): what a Concat joins after many layers. A brick
-with these values is measured as a separate variant.
+that were written long ago, or to memory that was used long ago (``activations``). Examples are values that a Concat
+joins after many layers. A brick with these values is measured as a separate variant.
 
-A session with open lengths allocates its outputs in each execution, as its activations: they get what was just freed.
+A session with open lengths allocates its outputs in each execution, like activations, in memory that was just freed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ BOTH = "given-kept"
 """The variant of a brick with both."""
 
 HALF = "half-given"
-"""The variant of a brick of which about half of the large inputs are so: a skip connection and what is added to it."""
+"""The variant of a brick with about half of its large inputs like that: a skip connection and the value added to it."""
 
 FRESH, FRESH_KEPT = "fresh", "fresh-kept"
-"""The variants of a brick whose large inputs were written just before to memory that was cold, and of one whose large
-outputs are cold besides."""
+"""The variants of a brick with large inputs that were written just before to cold memory: with warm and with cold large
+outputs."""
 
 BOUNDARY = (GIVEN, KEPT, BOTH, HALF, FRESH, FRESH_KEPT)
 
@@ -49,12 +49,12 @@ _NS_PER_MAC, _NS_PER_BYTE, _MORE_NS_PER_FAR_BYTE = 0.025, 0.05, 0.1
 
 
 class Caches(NamedTuple):
-    """How many bytes ago something may have been touched to be still in caches.
+    """How many bytes ago memory may have been touched to be still in caches.
 
     Attributes:
-        core: In those that a core has to itself.
+        core: In a core's private caches.
         last: In the last level.
-        passing: In the last level, if it was used several times, and what was touched since was used once: more than
+        passing: In the last level, if it was used several times, and the memory touched since was used once: more than
             ``last`` if a cache distinguishes them. 0: nobody measured it.
     """
 
@@ -64,7 +64,7 @@ class Caches(NamedTuple):
 
 
 USUAL = Caches(2 << 20, 64 << 20)
-"""Where nobody measured it."""
+"""Caches of a machine on which nobody measured them."""
 
 TYPICAL = (USUAL, Caches(1 << 20, 24 << 20, 64 << 20))
 """Caches of machines that a suite may travel to: for a whole socket, and for a few cores."""
@@ -76,7 +76,7 @@ def nearest(sizes: Iterable[int], last_bytes: int) -> int:
 
 
 def typical(last_bytes: int) -> Caches:
-    """Return the typical caches whose last level is nearest in size."""
+    """Return the typical caches with the last level that is nearest in size."""
     by_size = {caches.last: caches for caches in TYPICAL}
     return by_size[nearest(by_size, last_bytes)]
 
@@ -91,13 +91,13 @@ WORTH, _WORTH_AT_ENDS = 0.1, 0.02
 
 
 def boundary_variants(graph: ModelGraph, parts: Iterable[LayerSequence], caches: Caches = USUAL) -> Mapping[Place, str]:
-    """Return the variants of ``BOUNDARY`` that sequences are, by key and layers; others are warm at both ends.
+    """Return the variants of ``BOUNDARY`` of sequences, by key and layers; missing sequences are warm at both ends.
 
-    More than half of the bytes of a sequence's large inputs, or outputs, decide; where some inputs hold about half of
-    the bytes (``half_of``), one half may be cold. A model's own inputs and outputs do not count if they are small,
-    since a core's caches hold them; neither does a model that these caches hold whole.
-    Where moving them takes next to nothing of a sequence's time, as scores beside the weights of a decoder's head,
-    they do not count either.
+    More than half of the bytes of a sequence's large inputs, or outputs, decide. If some inputs hold about half of the
+    bytes (``half_of``), one half may be cold. A model's own inputs and outputs do not count if they are small, since a
+    core's caches hold them; neither does a model that these caches hold whole. If moving inputs and outputs takes next
+    to nothing of a sequence's time, they do not count either: the scores of a decoder's head are small compared with
+    its weights.
 
     Args:
         graph: The model's executed graph.
@@ -145,7 +145,7 @@ def variants_along_fusions(
 
 
 def _standing_in(graph: ModelGraph, part: LayerSequence, layers: Sequence[int]) -> LayerSequence:
-    """Return the sequence of executed layers that a sequence of the model stands for."""
+    """Return the sequence of the layers that are executed for a sequence of the model."""
     inside = set(layers)
     made = dict.fromkeys(value for index in layers for value in graph.layers[index].outputs if value)
     read = dict.fromkeys(
@@ -161,10 +161,11 @@ def _standing_in(graph: ModelGraph, part: LayerSequence, layers: Sequence[int]) 
 def _near(level: int, caches: Caches) -> int:
     """Return how many bytes ago memory must have been touched to be more like a pack's warm memory than its cold one.
 
-    What a pack touched a whole pass ago is as cold as its footprint class. The last-level cache loses memory gradually,
-    about from half of what it holds to one and a half. On an AMD EPYC that holds 24 MiB, adding a block took 24 us per
-    MiB if the block was touched about 10 MiB ago, 29 at 23 MiB, and 34 at 36 MiB. Half of what the class loses is lost
-    halfway from that beginning to the class. A pack of a smaller class loses nothing, and a core's own caches tell.
+    Memory that a pack touched a whole pass ago is as cold as its footprint class. The last-level cache loses memory
+    gradually, from about half of its capacity to one and a half. On an AMD EPYC with 24 MiB, adding a block took 24 us
+    per MiB if the block was touched about 10 MiB ago, 29 at 23 MiB, and 34 at 36 MiB. Half of the memory that the class
+    loses is lost halfway from that beginning to the class. A pack of a smaller class loses nothing, and the size of a
+    core's private caches decides.
     """
     begin, end = caches.last // 2, caches.last * 3 // 2
     return max(caches.core, (begin + min(level, end)) // 2) if level > begin else caches.core
@@ -182,9 +183,9 @@ def _variant(
     Args:
         graph: The model's executed graph.
         part: The sequence.
-        first: The layer that reads each of the model's own inputs that count first.
+        first: The first layer that reads each of the model's own inputs that count.
         kept: The model's own outputs that count.
-        memory: Where the graph's layers find cold memory.
+        memory: The cold memory that the graph's layers find.
     """
     given = {value for value in part.inputs if first.get(value, -1) in part.layers}
     inputs, outputs = (
@@ -246,7 +247,7 @@ def _far(part: LayerSequence, value: str, far: Mapping[tuple[int, str], int]) ->
 
 
 def _far_share(graph: ModelGraph, part: LayerSequence, far_bytes: int, traffic: int) -> float:
-    """Return what far memory may add to the time of a sequence, as a share of that.
+    """Return the time that far memory may add to a sequence, as a share of the time without it.
 
     Args:
         graph: The model's executed graph.
@@ -260,7 +261,7 @@ def _far_share(graph: ModelGraph, part: LayerSequence, far_bytes: int, traffic: 
 
 
 def far_share(macs: int, size: int, far_bytes: int) -> float:
-    """Return what far memory may add to a time, as a share of that.
+    """Return the time that far memory may add, as a share of the time without it.
 
     Args:
         macs: Multiply-accumulates.

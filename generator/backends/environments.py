@@ -1,7 +1,7 @@
 """Separate virtual environments: for runtimes with special pins, for lock files, and for versions of a runtime.
 
 A file next to the backend pins a runtime's packages, dependencies included; a lock file (``pylock.toml``, PEP 751) may
-come from anywhere; a version is a requirement such as ``onnxruntime==1.22.1``. The environment is in the cache folder.
+come from anywhere; a version is a requirement like ``onnxruntime==1.22.1``. The environment is in the cache folder.
 Its name contains a digest of the pins or the lock, the version of Python, and the dlbricks that it serves. The running
 code of dlbricks is linked into it, unless the lock contains dlbricks. The environment appears complete or not at all.
 """
@@ -36,7 +36,7 @@ _HASH = re.compile(r"[a-z0-9_]+:[0-9a-f]+", re.ASCII)
 _FOREIGN = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "PIP_REQUIREMENT", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT",
             "PIP_USER", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV",
             "__PYVENV_LAUNCHER__")  # fmt: skip
-"""Settings of the caller's that would install something else, or elsewhere."""
+"""The caller's settings that would install something else, or elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Environment:
     Attributes:
         backend: Name of its backend.
         pins: File that names every package with its version, dependencies included.
-        python: Version of Python that the packages are built for, such as ``3.11``.
+        python: Version of Python that the packages are built for, like ``3.11``.
     """
 
     backend: str
@@ -173,7 +173,7 @@ def locked_environment(lock: Path) -> Path:
     """Return the Python of a lock file's environment; create the environment first if missing (seconds to minutes).
 
     Wheels come from pip's configured indexes or from the lock's folder. pip gets their versions and hashes, never an
-    address from the lock. Only wheels are installed, because builds from source have no hash. The environment contains
+    address from the lock. Only wheels are installed, because builds from source lack a hash. The environment contains
     the lock's dlbricks; without one, or with a folder of sources, it contains the running code.
 
     Args:
@@ -224,10 +224,10 @@ _RUNTIMES = {"onnxruntime": "onnxruntime", "onnxruntime-gpu": "onnxruntime", "op
 """Backend of a package whose versions can be compared."""
 
 _ON_GPU = {"onnxruntime-gpu": ("onnxruntime-gpu[cuda,cudnn]", "cupy-cuda12x")}
-"""What those need that are of no use without a GPU: its libraries, and what the worker watches it with."""
+"""Further requirements of packages that need a GPU: its libraries, and the library with which the worker watches it."""
 
 _WORKER = ("ml_dtypes", "msgspec", "onnx", "onnx-graphsurgeon", "protobuf", "psutil", "typing_extensions")
-"""What the worker needs beside a runtime and NumPy; the versions are those that run here."""
+"""Packages that the worker needs in addition to a runtime and NumPy, in the versions that run here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,17 +248,17 @@ class RuntimeVersion:
 def version_of(text: str, backend: str = "onnxruntime", *, copy: int = 0) -> RuntimeVersion:
     """Return a version of a runtime; its environment is created first if it is missing (seconds to a minute).
 
-    The environment has the runtime, NumPy and what the worker needs, from the index that pip is configured for. It is
-    installed by ``uv`` where that is on the PATH.
+    The environment has the runtime, NumPy and the worker's packages, from the index that pip is configured for. ``uv``
+    installs it if it is on the PATH, otherwise pip.
 
     Args:
-        text: A requirement such as ``onnxruntime==1.22.1``, a bare version of the backend, or the path of a Python
-            whose environment has the runtime and dlbricks.
+        text: A requirement like ``onnxruntime==1.22.1``, a bare version of the backend, or the path of a Python with
+            the runtime and dlbricks in its environment.
         backend: Backend of a bare version or of a path.
         copy: Number of the environment, to compare a version with itself.
 
     Raises:
-        UsageError: The text is none of these, or dlbricks runs no versions of the package.
+        UsageError: The text is of another form, or dlbricks runs no versions of the package.
         BackendUnavailable: It cannot be installed, it needs a GPU and none is here, or the environment cannot be
             written; nothing is left of it then.
     """
@@ -383,7 +383,7 @@ def _build(folder: Path, whose: str, python: str, fill: Callable[[Path], None]) 
         fill(new)
         if folder.exists() or folder.is_symlink():
             folder.rename(aside / "old")
-        # Only its Python is used, which finds its packages from where it lies: the scripts, which do not, stay unused.
+        # Only its Python is used: it finds its packages relative to its folder. The scripts do not, and stay unused.
         try:
             new.rename(folder)
         except BaseException:
@@ -403,7 +403,7 @@ def _site(folder: Path, python: str) -> Path:
 
 
 def own_variables() -> dict[str, str]:
-    """Return this process's environment variables, without those that change pip's or Python's search."""
+    """Return this process's environment variables, without the variables that change pip's or Python's search."""
     return {name: value for name, value in os.environ.items() if name not in _FOREIGN}
 
 

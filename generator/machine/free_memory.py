@@ -1,8 +1,8 @@
-"""The pieces of free memory, of which the kernel hands out the smallest first.
+"""The pieces of free memory; the kernel gives the smallest to a process first.
 
-After other programs have run, the smallest are single pages from all over the memory, also those that wait in the list
-of a processor. A process that gets them reads its weights more slowly than one that comes a moment later and gets whole
-pieces. Of the bricks and models of a run this would slow down whatever comes first (``benchmarks/pieces.py``).
+After other programs have run, the smallest are single pages from all over the memory, including pages in the list of a
+processor. A process that gets them reads its weights more slowly than a process that comes a moment later and gets
+whole pieces. In a run, this would slow down the first bricks and models (``benchmarks/pieces.py``).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SMALL_ORDERS = 4
 """Sizes of a piece that count as small: 1, 2, 4 and 8 pages."""
 
 _NOTICED_BYTES = 64 << 20
-"""What reads less than this has its data in caches; less in small pieces makes no difference either."""
+"""A network that reads less has its data in caches; fewer bytes in small pieces make no difference either."""
 
 _MOST_BYTES, _MOST_SHARE, _MOST_S = 4 << 30, 0.5, 2.0
-"""Most to fill: in bytes, as a share of the free memory in larger pieces, and what can be read in so many seconds."""
+"""Most memory to fill: in bytes, as a share of the free memory in larger pieces, and in seconds of reading."""
 
 _FOLDER = Path("/var/tmp")  # noqa: S108  (the file has no name)
 """On a disk, as a rule. A file in memory, as in many a temporary folder, gets no pages when it is read."""
@@ -60,7 +60,7 @@ class SmallPieces:
 
 
 def small_pieces(system: Path = Path("/proc")) -> SmallPieces:
-    """Return how much of the free memory is in small pieces; nothing where the system does not tell."""
+    """Return how much of the free memory is in small pieces; nothing if the system does not tell."""
     page, cores = os.sysconf("SC_PAGE_SIZE"), physical_cores()
     try:
         zones, pieces = (system / "zoneinfo").read_text(), (system / "buddyinfo").read_text()
@@ -85,7 +85,7 @@ def whole_pieces(largest: int) -> Iterator[None]:
     """Keep the small pieces of free memory from the processes that start within this context.
 
     Pages of a file without content occupy them meanwhile. The kernel may take these pages back whenever it needs some.
-    Nothing happens where few pieces are small, where no such file can be made or read, and within another such context.
+    Nothing happens if few pieces are small, if the file cannot be made or read, and within another call's context.
 
     Args:
         largest: Bytes that the largest network reads; nothing happens for small ones.

@@ -34,7 +34,7 @@ class MeasureRow:
         error: Why it could not be measured.
         bound: Sizes of its dynamic dimensions.
         invented: Its inputs with made-up values that decide shapes or time.
-        alone: The model in a process of its own; None if that was not asked for, or failed.
+        alone: The model in a separate process; None if this was not requested, or failed.
         alone_error: Why it could not be run alone.
     """
 
@@ -69,7 +69,7 @@ class MeasureRow:
         """Latency on a quiet machine."""
         return None if self.measurement is None else _ms(self.measurement.undisturbed_ns)
 
-    # Percentiles of single executions where the model was run alone; else of visits, in which short models repeat.
+    # Percentiles of single executions if the model was run alone; else of visits, in which short models repeat.
 
     @property
     def p50_ms(self) -> float | None:
@@ -139,7 +139,7 @@ class MeasureReport(MeasuredReport):
 
     Attributes:
         rows: One per model, in the order given.
-        outcome: What was asked for, and what became of it.
+        outcome: The request and its results.
     """
 
     ANSWER = "report.answers.runs.measure_answer"
@@ -207,12 +207,13 @@ def measure(
             A time without a time zone is local time.
         kernels: Also record the kernels that run for each model, in a separate pass afterwards; ``budget_s`` does not
             bound this pass.
-        alone: Afterwards, run each model in a process of its own, for its memory and the percentiles of its single
-            executions; a few seconds each, which ``budget_s`` does not bound. The database does not keep them.
+        alone: Afterwards, run each model in a separate process, for its memory and the percentiles of its single
+            executions. This takes a few seconds per model, which ``budget_s`` does not bound. The database does not
+            keep these results.
         node: Your name of this machine, stored with the run; None: ``$DLBRICKS_NODE``, or else empty. Unfinished
             measurements of other nodes in the database are not continued.
         campaign: Name of the campaign that the run belongs to, stored with the run.
-        label: Your name of the state that is measured, such as a commit, stored with the run.
+        label: Your name of the measured state, for example a commit, stored with the run.
         progress: Called between requests.
         **fields: Fields of ``MeasurementSettings``, instead of ``settings``.
 
@@ -249,7 +250,7 @@ def measure(
 
 
 def _with_alone(rows: Sequence[MeasureRow], models: Sequence[Model], how: MeasurementSettings) -> list[MeasureRow]:
-    """Return the rows of measured models with what they take in processes of their own."""
+    """Return the rows, with the results of separate processes for the measured models."""
     sources = {source.name: source for source in map(source_of, models)}
     able = [row for row in rows if row.error is None]
     answers = dict(zip([row.name for row in able], run_alone([sources[row.name] for row in able], how), strict=True))

@@ -49,8 +49,8 @@ _MOST_COPIES = 8
 """Copies of a brick in its pack; more in packs that come from memory and have few bricks, which a cache would hold."""
 
 _MOST_OF_CLASS = 0.5
-"""A brick with more weights than this part of a class that comes from memory has a pack of its own: it would stand for
-many small ones, which a cache may keep beside one long stream."""
+"""A brick with more weights than this part of a class that comes from memory has a separate pack: it would take the
+place of many small bricks, which a cache may keep next to one long stream."""
 
 _JITTER = 0.4
 """Largest shift of a brick in the order by size, as a difference of logarithms of bytes."""
@@ -137,10 +137,10 @@ class TaskMember:
 
     @property
     def runs_once(self) -> bool:
-        """True if a model has nothing like another copy just before it.
+        """True if a pack executes it once: a model has nothing like another copy just before it.
 
-        That of a table, of which an execution reads a part, would take memory and show little. That of an operator with
-        temporary memory would leave this memory in the caches.
+        A copy of a table would take memory and show little, because an execution reads only a part of a table. A copy
+        of an operator with temporary memory would leave this memory in the caches.
         """
         return self.scratch or self.read_bytes < self.weight_bytes
 
@@ -184,7 +184,7 @@ class MeasurementTask:
 
     @property
     def brief(self) -> bool:
-        """True for a brick of an executed graph that stays in a core's own caches: such a model has many, all short."""
+        """True for a brick of an executed graph that stays in a core's own caches: its model has many, all short."""
         return self.members[0].identity.conditions.cache == level_name(CORE_LEVEL)
 
     @property
@@ -216,7 +216,10 @@ class MeasurementTask:
 
     @property
     def size_bytes(self) -> int:
-        """Estimate of its memory in the worker; each copy of a brick has weights of its own, and what stays is too."""
+        """Estimate of its memory in the worker.
+
+        Each copy of a brick has separate weights. In a variant of ``BOUNDARY`` it also has separate activations.
+        """
         return sum(
             self._most_copies(member) * member.loaded_bytes
             + (self._most_copies(member) if member.identity.variant in BOUNDARY else 1) * member.live_bytes
@@ -289,16 +292,16 @@ class MeasurementTask:
 
 
 _LATELY, _GROWN = 4, 1.25
-"""Activations are larger than those of so many bricks before, by this factor: then their memory is cold."""
+"""The memory of activations is cold if they exceed the activations of so many bricks before by this factor."""
 
 _HELD_BYTES = 16 << 20
 """Larger activations evict themselves from the smallest last-level cache that was met (an AMD EPYC's)."""
 
 _NEVER_HELD_BYTES = 2 * max(caches.last for caches in TYPICAL)
-"""Larger activations evict themselves from every usual last-level cache, so that what ran before leaves no trace."""
+"""Larger activations evict themselves from every usual last-level cache, so that earlier executions leave no trace."""
 
 _FROM_MEMORY, _SHORT_BYTES = 64 << 20, 1 << 20
-"""Between two passes of packs of such classes even code is lost; it is a share of the time of bricks of few bytes."""
+"""Packs of at least this class lose even code between two passes; it is a share of the time of bricks of few bytes."""
 
 
 def _cold(members: Sequence[TaskMember]) -> list[str]:
@@ -323,7 +326,7 @@ def _cold(members: Sequence[TaskMember]) -> list[str]:
 
 
 def _slower_if_cold(member: TaskMember) -> bool:
-    """Return True if activations are large, a cache may hold them, and cold ones are noticed beside the other work."""
+    """Return True if activations are large, a cache may hold them, and cold ones add a noticeable share of time."""
     size = member.read_bytes + member.live_bytes
     return (
         not member.runs_once
@@ -338,7 +341,7 @@ def _is_short(member: TaskMember) -> bool:
 
 
 def _apart(member: TaskMember, seed: int) -> int:
-    """Return a seed for weights unlike those of other bricks: a pack would rotate equal ones, and keep both."""
+    """Return a seed that gives each brick different weights: a pack would rotate equal ones, and keep both."""
     return seed + OTHER_WEIGHTS * crc32(member.key.encode())
 
 
@@ -553,7 +556,7 @@ def _class_of(
 
 
 def _beside_it(footprint: int, by_class: Collection[int]) -> list[int]:
-    """Return more classes for a model's estimate: those of iterations, and if its own is one, the smallest other."""
+    """Return more classes for a model's estimate: classes of iterations, and if its own is one, the smallest other."""
     sizes = [size for size in REPEAT_LEVELS if size in by_class]
     if footprint in REPEAT_LEVELS:
         sizes += sorted(size for size in by_class if size not in REPEAT_LEVELS)[:1]

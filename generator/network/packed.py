@@ -3,12 +3,12 @@
 *Producers* write the inputs of a brick just before it runs, like the previous layer in a model. *Consumers* read only
 the shape of its outputs, so that their memory is free again. Producers only write: they expand a scalar, or one matrix
 for masked scores. A producer that copied an input would read memory that a model does not read, and an Identity is not
-executed at all. Inputs are copied all the same where their values decide a time (TopK, NonMaxSuppression). Layout
-changes at the edges of a brick stand apart from it, as a network of their own: beside it, what they read and write
-would evict the brick's own data, which a model finds in the caches. With several threads, producers add two vectors
-along different axes. All threads share this work as they share the layers of a model, so that each core reads partly
-its own results. Between two visits of a weight all other bricks run, as in a model. The network runs without
-optimisation, which would fold consumers and merge producers.
+executed at all. Inputs are copied all the same if their values decide a time (TopK, NonMaxSuppression). Layout changes
+at the edges of a brick form a separate network. Next to the brick, their inputs and outputs would evict the brick's own
+data, which a model finds in the caches. With several threads, producers add two vectors along different axes. All
+threads share this work as they share the layers of a model, so that each core reads partly its own results. Between two
+visits of a weight all other bricks run, as in a model. The network runs without optimisation, which would fold
+consumers and merge producers.
 
 ``merge`` and ``split`` let a runtime optimise many bricks in one session: as parts of one network that share nothing.
 """
@@ -58,7 +58,7 @@ def opset_ranges(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
 def common_ranges(
     ranges: Mapping[str, tuple[int, int]], added: Mapping[str, tuple[int, int]]
 ) -> dict[str, tuple[int, int]] | None:
-    """Return the versions of each domain that both allow; None if a domain has no common version."""
+    """Return the versions of each domain that both allow; None if a domain lacks a common version."""
     merged = dict(ranges)
     for domain, (low, high) in added.items():
         allowed = merged.get(domain, (low, high))
@@ -82,7 +82,7 @@ ALONE, TOGETHER, OFTEN = "alone", "together", "often"
 """Ways to run a brick before it counts (``PackedBrick``)."""
 
 _OFTEN = 4
-"""Uses after which a last-level cache holds what came from memory (an AMD EPYC: 430, 380, 320, 265, 217, 204 us)."""
+"""Uses after which a last-level cache holds data from memory (an AMD EPYC: 430, 380, 320, 265, 217, 204 us)."""
 
 _FED_ELEMENTS = 16
 """Inputs of up to so many elements may be scales, limits or shapes; they keep their values."""
@@ -112,10 +112,10 @@ class PackedBrick:
     Attributes:
         network: The brick, in the form that the runtime executes, without the layout changes at its edges.
         copies: Number of copies in the pack, each with separate weights.
-        edges: These layout changes, as a network of their own; None if there are none.
-        boundary: One of ``BOUNDARY`` for a brick with cold inputs or outputs: its large inputs, or half of them, are
-            inputs of the pack, written before everything else, or written just before to memory of their own, and its
-            large outputs stay; empty if none are cold.
+        edges: These layout changes, as a separate network; None for a brick without them.
+        boundary: One of ``BOUNDARY`` for a brick with cold inputs or outputs; empty for any other. Cold large inputs
+            (all, or half of them) are inputs of the pack, written before everything else, or they are written just
+            before to separate memory. Cold large outputs stay.
         twice: ``alone`` or ``together``: another copy runs before, and does not count. It touches memory and code that
             are cold otherwise, just before, or with the copies of neighbours. ``often``: several do, just before.
             Empty: none does.
@@ -157,7 +157,10 @@ class PackedBrick:
 
     @property
     def kept(self) -> Mapping[str, onnx.ValueInfoProto]:
-        """Outputs that stay, by name; what extends a cache in place always does, as one buffer with the cache."""
+        """Outputs that stay, by name.
+
+        An output that extends a cache in place always stays, in one buffer with the cache.
+        """
         extending = {name for network in self.networks for name in shared_buffers(network.brick.graph)}
         read = {name for network in self.networks for name in network.feeds}
         values = [value for network in self.networks for value in network.brick.graph.output if value.name not in read]
@@ -190,8 +193,8 @@ def grouped(networks: Sequence[Network]) -> list[list[int]]:
     """Return the indices of networks that can share a pack, in the fewest groups for ONNX's operators.
 
     Networks that no pack can hold are left out and run alone: operators older than the producers' operators, strings,
-    and outputs other than tensors. So are those whose bodies have nodes: the profile of a pack notes each of these
-    too, and a loop of short nodes then takes several times its latency.
+    and outputs other than tensors. So are networks with nodes in bodies: the profile of a pack notes each of these
+    nodes too, and a loop of short nodes then takes several times its latency.
     """
     ranges = [opset_ranges(network.brick) for network in networks]
     waiting = sorted(
@@ -223,20 +226,20 @@ def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
     elements are inputs of the pack and keep the values of the brick's network.
 
     Raises:
-        BackendError: There is no version of an operator set that all of them allow (see ``grouped``).
+        BackendError: They share no version of an operator set (see ``grouped``).
     """
     builder = _PackBuilder([network for member in members for network in member.networks], threads=threads)
     nodes: dict[str, int] = {}
     uncounted: dict[str, int] = {}
     idle: list[str] = []
-    for index, copy in reversed([*_executions(members)]):  # a runtime begins with what was added last
+    for index, copy in reversed([*_executions(members)]):  # a runtime begins with the nodes that were added last
         member = members[index]
         for network, mark, owners in zip(member.networks, ("", "edges/"), (nodes, uncounted), strict=False):
             prefix = f"{index}.{copy}/{mark}"
             valued = not having(Trait.VALUED).isdisjoint(node.op_type for node in all_nodes(network.brick.graph.node))
             for name, array in network.feeds.items():
                 if name in member.given:
-                    builder.feed(prefix + name, array.copy())  # each copy of a brick reads memory of its own
+                    builder.feed(prefix + name, array.copy())  # each copy of a brick reads separate memory
                 else:
                     written = builder.produce(prefix + name, array, valued=valued)
                     if written and name in member.fresh:
@@ -275,7 +278,7 @@ def merge(networks: Sequence[Network]) -> Network:
     """Merge networks into one. They share nothing: each keeps its inputs, weights and outputs.
 
     Raises:
-        BackendError: There is no version of an operator set that all of them allow (see ``grouped``).
+        BackendError: They share no version of an operator set (see ``grouped``).
     """
     builder = _PackBuilder(networks)
     for index, network in enumerate(networks):
@@ -382,7 +385,7 @@ def set_apart(network: Network, edges: Collection[int], arrays: Mapping[str, Arr
 
 
 def _nodes_of(network: Network, indices: Sequence[int], arrays: Mapping[str, Array]) -> Network:
-    """Return some nodes of a network, with what the others read of them as outputs, and what they read as inputs."""
+    """Return some nodes of a network as a network; values between them and other nodes are inputs and outputs."""
     source = network.brick
     nodes = [source.graph.node[index] for index in indices]
     made = {value for node in nodes for value in node.output if value}
@@ -544,7 +547,7 @@ def _common_value(array: Array) -> Array | None:
 def _split_axis(array: Array) -> int | None:
     """Return the axis that splits an input among threads, each with whole spans; None if no axis fits."""
     if array.dtype not in {np.dtype(np.float32), np.dtype(np.float64)}:
-        return None  # of which every runtime has a sum
+        return None  # every runtime has a sum of these two types only
     spans = (axis for axis in range(array.ndim - 1, 0, -1) if math.prod(array.shape[axis:]) >= _SPAN)
     axis = next(spans, None)
     return axis if axis is not None and math.prod(array.shape[:axis]) > 1 else None
