@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 
+_POOL = (1 << 16) - 1
+"""Random numbers that caches repeat; not in step with their rows, which have powers of two."""
+
+
 class OrtTokenLoop(TokenLoop):
     """A decoder in one session on the CPU; the caches that it writes are read by the next execution, uncopied."""
 
@@ -25,6 +29,7 @@ class OrtTokenLoop(TokenLoop):
             self._session = ort.InferenceSession(decoder.path, options, providers=[CPU], enable_fallback=0)
         self._decoder = decoder
         self._chance = np.random.default_rng(0)
+        self._pool = self._chance.standard_normal(_POOL, np.float32)
         self._caches: dict[str, ort.OrtValue] = {}
         self._past = 0
         self._feeds: dict[str, npt.NDArray[Any]] = {}
@@ -36,11 +41,7 @@ class OrtTokenLoop(TokenLoop):
         decoder = self._decoder
         length = past + first + new - 1 if decoder.shared else past
         self._caches = {
-            entry.name: value_of(
-                self._chance.standard_normal(
-                    decoder.cache_shape(entry, batch=batch, positions=length), np.float32
-                ).astype(dtype_of(entry), copy=False)
-            )
+            entry.name: value_of(self._filled(decoder.cache_shape(entry, batch=batch, positions=length), dtype_of(entry)))
             for entry in decoder.caches
         }
         self._past = past
@@ -72,6 +73,10 @@ class OrtTokenLoop(TokenLoop):
         """Free the session (see ``TokenLoop``)."""
         self._caches, self._feeds = {}, {}
         del self._binding, self._session
+
+    def _filled(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Return an array that repeats the pool: drawing it anew takes longer than the steps that read it."""
+        return np.resize(self._pool.astype(dtype, copy=False), shape)
 
     def _read(self, tokens: npt.NDArray[np.int64]) -> None:
         """Bind the inputs and outputs of the next execution."""
