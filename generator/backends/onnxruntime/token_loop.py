@@ -41,7 +41,9 @@ class OrtTokenLoop(TokenLoop):
         decoder = self._decoder
         length = past + first + new - 1 if decoder.shared else past
         self._caches = {
-            entry.name: value_of(self._filled(decoder.cache_shape(entry, batch=batch, positions=length), dtype_of(entry)))
+            entry.name: value_of(
+                self._filled(decoder.cache_shape(entry, batch=batch, positions=length), dtype_of(entry))
+            )
             for entry in decoder.caches
         }
         self._past = past
