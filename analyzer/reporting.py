@@ -48,7 +48,7 @@ _BEYOND = 0.2
 """Share of a budget that work may take beyond it without a reason."""
 
 _LONG_S = 0.3
-"""Seconds of an execution that the reason names, since no budget can divide an execution."""
+"""The reason names an execution that takes more seconds than this, since no budget can divide it."""
 
 _ALONE_S = 8.0
 """Seconds that a model takes in two separate processes, with the arena and without it."""

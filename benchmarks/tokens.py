@@ -111,7 +111,7 @@ def _measured(file: Path, threads: int, budget_s: int) -> dict[str, Any]:
 
 
 def _alone(file: Path, threads: int, tasks: Sequence[LoopTask]) -> int:
-    """Return the most memory of a process that executes the loop and nothing else."""
+    """Return the most memory of a process that executes the loop and nothing else, after loading."""
     _, step = sides_of(*find_models([file]), None)
     with running_loop(step, set_up(threads=threads), tasks, None) as loop, ThreadPoolExecutor(1) as pool:
         if not isinstance(loop, Loop):
@@ -122,6 +122,8 @@ def _alone(file: Path, threads: int, tasks: Sequence[LoopTask]) -> int:
             peak = max(peak, _anonymous(worker))
             time.sleep(_EVERY_S)
         ending.result()
+        if reason := loop.report().reason:
+            raise SystemExit(f"{file}: {reason}")
         return peak
 
 

@@ -49,8 +49,8 @@ _MOST_COPIES = 8
 """Copies of a brick in its pack; more in packs that come from memory and have few bricks, which a cache would hold."""
 
 _MOST_OF_CLASS = 0.5
-"""A brick with more weights than this part of a class that comes from memory has a separate pack: it would take the
-place of many small bricks, which a cache may keep next to one long stream."""
+"""A brick with more weights than this part of a class that comes from memory has a separate pack. In a shared one it
+would take the place of many small bricks, and a cache may keep the few others next to one long stream."""
 
 _JITTER = 0.4
 """Largest shift of a brick in the order by size, as a difference of logarithms of bytes."""
@@ -127,7 +127,7 @@ class TaskMember:
 
     @property
     def loaded_bytes(self) -> int:
-        """Estimate of the memory of its weights: the arrays, and the runtime's own copy of them, tables included."""
+        """Most memory of its weights: the arrays, and the runtime's copy. Huge tables and weights take less."""
         return 2 * self.weight_bytes
 
     @property
@@ -216,9 +216,10 @@ class MeasurementTask:
 
     @property
     def size_bytes(self) -> int:
-        """Estimate of its memory in the worker.
+        """Most memory that it takes in the worker.
 
-        Each copy of a brick has separate weights. In a variant of ``BOUNDARY`` it also has separate activations.
+        Each copy of a brick has separate weights, unless they are huge, and in a variant of ``BOUNDARY`` separate
+        activations.
         """
         return sum(
             self._most_copies(member) * member.loaded_bytes
@@ -301,7 +302,7 @@ _NEVER_HELD_BYTES = 2 * max(caches.last for caches in TYPICAL)
 """Larger activations evict themselves from every usual last-level cache, so that earlier executions leave no trace."""
 
 _FROM_MEMORY, _SHORT_BYTES = 64 << 20, 1 << 20
-"""Packs of at least this class lose even code between two passes; it is a share of the time of bricks of few bytes."""
+"""Packs of at least this class lose even code between two passes. Loading code counts for bricks of few bytes."""
 
 
 def _cold(members: Sequence[TaskMember]) -> list[str]:

@@ -27,7 +27,16 @@ from ...models.binding import apply, plan
 from ...models.external import count_elements, payload_bytes
 from ...models.reader import read_full, read_structure
 from ...models.skeleton import is_weight
-from ...models.subgraphs import all_nodes, attribute_of, declared_shape, needed, own_names, reads, rename
+from ...models.subgraphs import (
+    all_nodes,
+    attribute_of,
+    declared_shape,
+    needed,
+    own_names,
+    plain_domain,
+    reads,
+    rename,
+)
 from ...models.user_inputs import InputType
 from .inputs import make_inputs
 from .synthetic.walk import OTHER_WEIGHTS
@@ -253,7 +262,12 @@ class Network:
 
 
 def synthetic_network(
-    model: onnx.ModelProto, *, seed: int = 0, unroll: int = 1, outputs: Sequence[str] | None = None
+    model: onnx.ModelProto,
+    *,
+    seed: int = 0,
+    unroll: int = 1,
+    outputs: Sequence[str] | None = None,
+    replacing: bool = False,
 ) -> Network:
     """Build the network of a model in skeleton form (a brick, or a model of the built-in zoo).
 
@@ -264,6 +278,8 @@ def synthetic_network(
             keep a runtime from merging copies; separate initializers let it fuse each copy like a single brick. The
             initializers' values share memory.
         outputs: Values that replace the model's outputs; nodes that they do not need are dropped.
+        replacing: The caller replaces the inputs. Huge tables then have values in all rows, not only in those that the
+            drawn inputs select.
 
     Raises:
         BackendError: The model cannot be assembled (a type that cannot be filled).
@@ -271,7 +287,7 @@ def synthetic_network(
     """
     types = [_input_type(value, {}) for value in model.graph.input if not is_weight(value)]
     inputs = make_inputs(model, types, seed=seed % OTHER_WEIGHTS, copies=unroll)
-    weights: dict[str, Array] = dict(synthesise(model, seed=seed, rows=_rows_read(model, inputs)))
+    weights: dict[str, Array] = dict(synthesise(model, seed=seed, rows={} if replacing else _rows_read(model, inputs)))
     pinned = _unreached_weights(model)
     feeds: dict[str, Array] = {}
     for copy, fresh in enumerate(inputs):
@@ -449,22 +465,26 @@ def outside(graph: onnx.GraphProto, values: Mapping[str, Array]) -> dict[str, Ar
 
 
 def _rows_read(model: onnx.ModelProto, inputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return the rows that lookups by inputs read of huge tables, by the table's name; a table has no other reader."""
+    """Return the rows that lookups by inputs read of huge tables without other readers, by the table's name.
+
+    Rows outside the table are left to the runtime, which refuses them.
+    """
+    shapes = {value.name: (value.type, declared_shape(value.type)) for value in model.graph.input if is_weight(value)}
     tables = {
-        value.name
-        for value in model.graph.input
-        if is_weight(value)
-        and payload_bytes(value.type.tensor_type.elem_type, count_elements(declared_shape(value.type))) >= HUGE_BYTES
+        name: shape[0]
+        for name, (kind, shape) in shapes.items()
+        if payload_bytes(kind.tensor_type.elem_type, count_elements(shape)) >= HUGE_BYTES
     }
     if not tables:
         return {}
     readers = Counter(name for node in all_nodes(model.graph.node) for name in node.input)
-    return {
+    read = {
         node.input[0]: np.concatenate([feeds[node.input[1]].reshape(-1) for feeds in inputs])
         for node in model.graph.node
-        if node.op_type == "Gather" and attribute_of(node, "axis", 0) == 0
+        if node.op_type == "Gather" and not plain_domain(node.domain) and attribute_of(node, "axis", 0) == 0
         and node.input[0] in tables and readers[node.input[0]] == 1 and all(node.input[1] in feeds for feeds in inputs)
     }  # fmt: skip
+    return {name: rows[(rows >= -tables[name]) & (rows < tables[name])] for name, rows in read.items()}
 
 
 def _unreached_weights(model: onnx.ModelProto) -> set[str]:

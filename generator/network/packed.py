@@ -75,8 +75,8 @@ that it touched up to twice as much as its models, and layout changes at the edg
 were twice apart, and packs touched from 0.7 times as much as their class. 5: bricks ran in the reverse of the given
 order, and found code and the memory of large activations cold that models use in each layer; packs that come from
 memory had few copies. 6: in these, caches and outputs that stay still came between bricks and the memory that they
-share. In the first runs of 7 tables and ConvTranspose ran twice too, packs touched up to 1.15 times their class, and
-bricks without weights ran only twice in packs that stream."""
+share. In the first runs of 7 tables, ConvTranspose and activations above 128 MiB ran twice too, packs touched up to
+1.15 times their class, and bricks without weights ran only twice in packs that stream."""
 
 ALONE, TOGETHER, OFTEN = "alone", "together", "often"
 """Ways to run a brick before it counts (``PackedBrick``)."""
@@ -111,7 +111,7 @@ class PackedBrick:
 
     Attributes:
         network: The brick, in the form that the runtime executes, without the layout changes at its edges.
-        copies: Number of copies in the pack, each with separate weights.
+        copies: Number of copies in the pack, each with separate weights unless they are huge.
         edges: These layout changes, as a separate network; None for a brick without them.
         boundary: One of ``BOUNDARY`` for a brick with cold inputs or outputs; empty for any other. Cold large inputs
             (all, or half of them) are inputs of the pack, written before everything else, or they are written just
@@ -547,7 +547,7 @@ def _common_value(array: Array) -> Array | None:
 def _split_axis(array: Array) -> int | None:
     """Return the axis that splits an input among threads, each with whole spans; None if no axis fits."""
     if array.dtype not in {np.dtype(np.float32), np.dtype(np.float64)}:
-        return None  # every runtime has a sum of these two types only
+        return None  # only these two types have a sum in every runtime
     spans = (axis for axis in range(array.ndim - 1, 0, -1) if math.prod(array.shape[axis:]) >= _SPAN)
     axis = next(spans, None)
     return axis if axis is not None and math.prod(array.shape[:axis]) > 1 else None

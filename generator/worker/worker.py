@@ -536,7 +536,9 @@ def _brick(file: messages.NetworkFile, settings: Settings, model: Any = None, *,
 def _model_network(file: messages.NetworkFile) -> Network:
     """Return the network of a model, with its own weights or with synthetic ones."""
     if file.synthetic:
-        network = synthetic_network(read_network(Path(file.path), values=True), seed=file.seed)
+        network = synthetic_network(
+            read_network(Path(file.path), values=True), seed=file.seed, replacing=bool(file.feeds)
+        )
     else:
         network = file_network(Path(file.path), overrides=dict(file.overrides), inputs=file.inputs, seed=file.seed)
     for path in file.feeds:

@@ -279,8 +279,8 @@ def created(
 ) -> tuple[ort.InferenceSession, dict[str, ort.OrtValue]]:
     """Create a session, and return it with the weights that it reads: these must outlive it.
 
-    The runtime copies weights into memory of its own, as it does those of a model's file. It reads huge ones where they
-    are on a CPU, or packs them: that they are not aligned like its own does not show.
+    The runtime copies weights into its memory, like the weights of a model's file. On a CPU it reads huge weights of an
+    optimised network in place, or packs them. They are not aligned like its own, which does not show.
 
     Raises:
         UnsupportedBrick: The runtime cannot express the network.
@@ -294,7 +294,7 @@ def created(
     with WORDING.translating(spell=partial(clear_refusal, network.structure, ort.__version__)):
         if weights:
             options.add_external_initializers(list(weights), list(weights.values()))
-        for name, value in weights.items() if [*providers] == [CPU] else ():
+        for name, value in weights.items() if network.as_is and [*providers] == [CPU] else ():
             if network.weights[name].nbytes >= HUGE_BYTES:
                 options.add_initializer(name, value)
         return ort.InferenceSession(source, options, providers=providers, enable_fallback=0), weights

@@ -8,15 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ...network.decoding import DecoderFile, dtype_of
+from ...network.inputs import fill, normal
 from ..base import TokenLoop
 from .session import CPU, WORDING, array_of, value_of
 
 if TYPE_CHECKING:
     import onnxruntime as ort
-
-
-_POOL = (1 << 16) - 1
-"""Random numbers that caches repeat; not in step with their rows, which have powers of two."""
 
 
 class OrtTokenLoop(TokenLoop):
@@ -29,22 +26,25 @@ class OrtTokenLoop(TokenLoop):
             self._session = ort.InferenceSession(decoder.path, options, providers=[CPU], enable_fallback=0)
         self._decoder = decoder
         self._chance = np.random.default_rng(0)
-        self._pool = self._chance.standard_normal(_POOL, np.float32)
         self._caches: dict[str, ort.OrtValue] = {}
         self._past = 0
         self._feeds: dict[str, npt.NDArray[Any]] = {}
         self._binding = self._session.io_binding()
 
     def begin(self, *, batch: int, past: int, first: int, new: int) -> None:
-        """Draw tokens and caches (see ``TokenLoop``)."""
+        """Draw tokens, and fill caches from a pool, which is faster than the steps (see ``TokenLoop``)."""
         self.end()
         decoder = self._decoder
         length = past + first + new - 1 if decoder.shared else past
         self._caches = {
             entry.name: value_of(
-                self._filled(decoder.cache_shape(entry, batch=batch, positions=length), dtype_of(entry))
+                fill(
+                    decoder.cache_shape(entry, batch=batch, positions=length),
+                    normal(0).astype(dtype_of(entry), copy=False),
+                    offset=number << 8,
+                )
             )
-            for entry in decoder.caches
+            for number, entry in enumerate(decoder.caches)
         }
         self._past = past
         self._read(self._chance.integers(0, decoder.vocabulary, (batch, first)))
@@ -75,10 +75,6 @@ class OrtTokenLoop(TokenLoop):
         """Free the session (see ``TokenLoop``)."""
         self._caches, self._feeds = {}, {}
         del self._binding, self._session
-
-    def _filled(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Return an array that repeats the pool: drawing it anew takes longer than the steps that read it."""
-        return np.resize(self._pool.astype(dtype, copy=False), shape)
 
     def _read(self, tokens: npt.NDArray[np.int64]) -> None:
         """Bind the inputs and outputs of the next execution."""

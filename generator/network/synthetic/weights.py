@@ -422,7 +422,8 @@ def synthesise(
     Args:
         model: Skeleton-form ONNX, shapes of weights static.
         seed: At least 0.
-        rows: The only rows of a table that are read, by its name. The others are 0, in pages that no memory backs.
+        rows: The rows that are read, by the table's name. The others are 0, in pages without memory, and the values of
+            these rows depend on their number. Tables that are missing here are drawn whole.
 
     Returns:
         Name to array, in the order of the graph's inputs. Arrays are fresh and writable.

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import onnxruntime as ort
+import psutil
 import pytest
+from computing import settings
+from dlbricks.generator.backends.onnxruntime import session
+from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 from dlbricks.generator.backends.onnxruntime.session import array_of, bytes_of, value_of
+from dlbricks.generator.network.network import synthetic_network
 
 
 @pytest.mark.parametrize(
@@ -32,3 +39,33 @@ def test_values_of_four_bits_share_bytes():
     value = ort.OrtValue.ortvalue_from_shape_and_type([3, 3], 22)  # onnx.TensorProto.INT4
 
     assert bytes_of(value) == 5
+
+
+@pytest.mark.parametrize("graph", [
+    "(int64[3] x, {0}[400,50] w0) => ({0}[3,50] y) {{y = Gather(w0, x)}}",
+    "({0}[3,400] x, {0}[400,50] w0) => ({0}[3,50] y) {{y = MatMul(x, w0)}}",
+])  # fmt: skip
+@pytest.mark.parametrize(("element", "as_is"), [("float", True), ("float", False), ("float16", True)])
+def test_huge_weights_are_read_in_place_and_outputs_stay(skeleton_of, monkeypatch, graph, element, as_is):
+    network = replace(synthetic_network(skeleton_of(graph.format(element))), as_is=as_is)
+    copied = OrtBackend().prepare(network, settings())
+    copied.run()
+
+    monkeypatch.setattr(session, "HUGE_BYTES", 1 << 10)
+    shared = OrtBackend().prepare(network, settings())
+    shared.run()
+
+    (one,), (other,) = copied.outputs(), shared.outputs()
+    assert np.array_equal(one, other)
+    assert np.abs(one).max() > 0
+
+
+def test_a_huge_table_takes_no_more_memory_in_a_session(skeleton_of):
+    lookup = "(int64[3] x, float[1048576,64] w0) => (float[3,64] y) {y = Gather(w0, x)}"
+    network = replace(synthetic_network(skeleton_of(lookup)), as_is=True)
+    held = psutil.Process().memory_info().rss
+
+    executable = OrtBackend().prepare(network, settings())
+    executable.run()
+
+    assert psutil.Process().memory_info().rss - held < 100 << 20

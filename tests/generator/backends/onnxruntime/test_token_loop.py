@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
+import psutil
 import pytest
 from computing import settings
 from decoders import SIZE, built, merged, one_file
@@ -81,8 +82,19 @@ def test_a_loop_may_begin_behind_any_context(tmp_path: Path) -> None:
         for _ in range(2):
             loop.step()
             assert len(loop.choose()) == 3
-        loop.end()
 
+    loop.close()
+
+
+def test_caches_are_freed_at_the_end_of_an_answer(tmp_path: Path) -> None:
+    loop = OrtBackend().decoding(decoder_file(tmp_path / "decoder.onnx", one_file(1)), settings())
+    held = psutil.Process().memory_info().rss
+    loop.begin(batch=1, past=1 << 18, first=1, new=1)
+    assert psutil.Process().memory_info().rss - held > 16 << 20
+
+    loop.end()
+
+    assert psutil.Process().memory_info().rss - held < 8 << 20
     loop.close()
 
 
