@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,12 +76,10 @@ def _measured(file: Path, threads: int, budget_s: int) -> dict[str, Any]:
         said = Path(folder) / "said.json"
         command = [sys.executable, "-m", "dlbricks", "tokens", str(file), "--budget", f"{budget_s}s", "--json"]
         more = ["--threads", str(threads), "--db", f"{folder}/bricks.db"]
-        begun, peak = time.monotonic(), 0
+        begun = time.monotonic()
         with said.open("wb") as out:
             process = psutil.Popen([*command, *more], stdout=out)
-            while process.poll() is None:
-                peak = max(peak, _anonymous(process))
-                time.sleep(_EVERY_S)
+            peak = _peak(process, lambda: process.poll() is not None)
         wall_s = time.monotonic() - begun
         answer = json.loads(said.read_text())
     weights, curves = answer["memory"]["weight_bytes"], answer["curves"]
@@ -117,14 +115,21 @@ def _alone(file: Path, threads: int, tasks: Sequence[LoopTask]) -> int:
         if not isinstance(loop, Loop):
             raise SystemExit(f"{file}: {loop.reason}")
         (worker,) = psutil.Process().children()
-        peak, ending = 0, pool.submit(loop.finish, math.inf)
-        while not ending.done():
-            peak = max(peak, _anonymous(worker))
-            time.sleep(_EVERY_S)
+        ending = pool.submit(loop.finish, math.inf)
+        peak = _peak(worker, ending.done)
         ending.result()
         if reason := loop.report().reason:
             raise SystemExit(f"{file}: {reason}")
         return peak
+
+
+def _peak(process: psutil.Process, ended: Callable[[], bool]) -> int:
+    """Return the most anonymous memory of a process and of those that it started, until something has ended."""
+    peak = 0
+    while not ended():
+        peak = max(peak, _anonymous(process))
+        time.sleep(_EVERY_S)
+    return peak
 
 
 def _anonymous(process: psutil.Process) -> int:

@@ -386,8 +386,7 @@ def export_open_network(model: onnx.ModelProto, seed: int = 0) -> bytes:
 
 def _weights_for_export(model: onnx.ModelProto, seed: int) -> dict[str, Array]:
     """Draw the weights of a model; a file that states too many bytes is refused before any is drawn."""
-    types = (value.type for value in model.graph.input if is_weight(value))
-    _require_fit(sum(payload_bytes(kind.tensor_type.elem_type, count_elements(declared_shape(kind))) for kind in types))
+    _require_fit(sum(_stated_bytes(value.type) for value in model.graph.input if is_weight(value)))
     return dict(synthesise(model, seed=seed))
 
 
@@ -464,16 +463,19 @@ def outside(graph: onnx.GraphProto, values: Mapping[str, Array]) -> dict[str, Ar
     return {name: array for name, array in values.items() if name in names}
 
 
+def _stated_bytes(kind: onnx.TypeProto) -> int:
+    return payload_bytes(kind.tensor_type.elem_type, count_elements(declared_shape(kind)))
+
+
 def _rows_read(model: onnx.ModelProto, inputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Return the rows that lookups by inputs read of huge tables without other readers, by the table's name.
 
     Rows outside the table are left to the runtime, which refuses them.
     """
-    shapes = {value.name: (value.type, declared_shape(value.type)) for value in model.graph.input if is_weight(value)}
     tables = {
-        name: shape[0]
-        for name, (kind, shape) in shapes.items()
-        if payload_bytes(kind.tensor_type.elem_type, count_elements(shape)) >= HUGE_BYTES
+        value.name: declared_shape(value.type)[0]
+        for value in model.graph.input
+        if is_weight(value) and _stated_bytes(value.type) >= HUGE_BYTES
     }
     if not tables:
         return {}

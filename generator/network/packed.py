@@ -502,8 +502,10 @@ class _PackBuilder:
 
         No cache holds a huge weight, shared or not.
         """
-        if not _SHARED_BYTES <= array.nbytes < HUGE_BYTES:
-            return copy if array.nbytes < _SHARED_BYTES else 0
+        if array.nbytes < _SHARED_BYTES:
+            return copy
+        if array.nbytes >= HUGE_BYTES:
+            return 0
         look = (array.dtype.str, array.shape, array.reshape(-1)[:_LOOKED_AT].tobytes())
         self._looks[look] += 1
         return self._looks[look] - 1

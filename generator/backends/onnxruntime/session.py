@@ -202,18 +202,18 @@ def node_times(events: Sequence[Event], nodes: Collection[str]) -> NodeTimes:
     Raises:
         BackendError: An execution lacks a node that another one has.
     """
-    kernels = {f"{node}{KERNEL}" for node in nodes}
     executions = [
-        {kernel["name"]: kernel["dur"] for kernel in execution if kernel["name"] in kernels}
-        for execution in runs(events)
+        [kernel for kernel in execution if kernel["name"].removesuffix(KERNEL) in nodes] for execution in runs(events)
     ]
-    names = [*executions[0]] if executions else []
-    lost = max((len({*names} ^ execution.keys()) for execution in executions), default=0)
-    if lost:
-        raise BackendError(f"ONNX Runtime's profile lost {lost} nodes")
-    times = np.array([[execution[name] for name in names] for execution in executions])
-    shape = len(executions), len(names)
-    return NodeTimes(tuple(name.removesuffix(KERNEL) for name in names), 1e3 * times.reshape(shape))
+    names = [kernel["name"].removesuffix(KERNEL) for kernel in executions[0]] if executions else []
+    places = {name: column for column, name in enumerate(names)}
+    times = np.zeros((len(executions), len(names)))
+    for execution, row in zip(executions, times, strict=True):
+        if len(execution) != len(names):
+            raise BackendError(f"ONNX Runtime's profile lost {abs(len(names) - len(execution))} nodes")
+        for kernel in execution:
+            row[places[kernel["name"].removesuffix(KERNEL)]] = 1e3 * kernel["dur"]
+    return NodeTimes(tuple(names), times)
 
 
 WORDING = Wording(
@@ -294,9 +294,9 @@ def created(
     with WORDING.translating(spell=partial(clear_refusal, network.structure, ort.__version__)):
         if weights:
             options.add_external_initializers(list(weights), list(weights.values()))
-        for name, value in weights.items() if network.as_is and [*providers] == [CPU] else ():
-            if network.weights[name].nbytes >= HUGE_BYTES:
-                options.add_initializer(name, value)
+        if network.as_is and [*providers] == [CPU]:
+            for name in (name for name, array in network.weights.items() if array.nbytes >= HUGE_BYTES):
+                options.add_initializer(name, weights[name])
         return ort.InferenceSession(source, options, providers=providers, enable_fallback=0), weights
 
 

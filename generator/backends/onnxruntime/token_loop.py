@@ -28,12 +28,11 @@ class OrtTokenLoop(TokenLoop):
         self._chance = np.random.default_rng(0)
         self._caches: dict[str, ort.OrtValue] = {}
         self._past = 0
-        self._feeds: dict[str, npt.NDArray[Any]] = {}
         self._binding = self._session.io_binding()
+        self._feeds: dict[str, npt.NDArray[Any]] = {}
 
     def begin(self, *, batch: int, past: int, first: int, new: int) -> None:
         """Draw tokens, and fill caches from a pool, which is faster than the steps (see ``TokenLoop``)."""
-        self.end()
         decoder = self._decoder
         length = past + first + new - 1 if decoder.shared else past
         self._caches = {

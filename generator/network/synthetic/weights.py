@@ -443,11 +443,12 @@ def synthesise(
     arrays: dict[str, npt.NDArray[Any]] = {}
     for ordinal, value in enumerate(values):
         shape, read = declared_shape(value.type), (rows or {}).get(value.name)
-        size = shape if read is None else (len(read), *shape[1:])
-        array = draw(planned[value.name], value.type.tensor_type.elem_type, size, seed=seed, ordinal=ordinal)
-        arrays[value.name] = array if read is None else np.zeros(shape, array.dtype)
+        drawn = shape if read is None else (len(read), *shape[1:])
+        array = draw(planned[value.name], value.type.tensor_type.elem_type, drawn, seed=seed, ordinal=ordinal)
         if read is not None:
-            arrays[value.name][read] = array
+            few, array = array, np.zeros(shape, array.dtype)
+            array[read] = few
+        arrays[value.name] = array
     scale_biases(model.graph, arrays)
     return arrays
 
