@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 from ..layer import Layer, LayerState, Role, TensorType
 from ..operators import VIEWS, Kind, Trait, having, named
@@ -169,22 +170,37 @@ class _Traces:
     near_bytes: int
     passing_bytes: int = 0
     touched: deque[Span] = field(default_factory=deque)
+    _held: int = 0
+    _passing: int = 0
 
     def touch(self, span: Span) -> None:
         """Note that some memory was touched."""
         if self.touched and self.touched[-1] == span:
             return
-        self.touched = deque(part for old in self.touched for part in _outside(old, span))
-        self.touched.append(span)
+        begin, end = span
+        kept: deque[Span] = deque()
+        for old in self.touched:
+            if old[1] <= begin or end <= old[0]:
+                kept.append(old)
+            else:
+                kept.extend(_outside(old, span))
+                self._held -= min(old[1], end) - max(old[0], begin)
+        kept.append(span)
+        self.touched = kept
+        self._held += end - begin
         self._forget()
 
     def pass_by(self, size: int) -> None:
         """Note that so many bytes of weights were touched."""
-        if size and self.touched and self.touched[-1][0] < 0:
-            size -= self.touched.pop()[0]
-        if size:
-            self.touched.append((-size, 0))
-            self._forget()
+        if not size:
+            return
+        before = -self.touched.pop()[0] if self.touched and self.touched[-1][0] < 0 else 0
+        self.touched.append((-size - before, 0))
+        if self.passing_bytes:
+            self._passing += size
+        else:
+            self._held += size
+        self._forget()
 
     def run(self, spans: Mapping[str, Span]) -> dict[str, int]:
         """Touch a layer's inputs and outputs, side by side; returns the bytes of each that were not touched lately."""
@@ -199,18 +215,16 @@ class _Traces:
         return lost
 
     def _forget(self) -> None:
-        held = Counter[bool]()
-        for begin, end in self.touched:
-            held[self._passes(begin)] += end - begin
+        """Forget the oldest spans, as long as those after them fill the caches."""
         while self.touched:
             begin, end = self.touched[0]
-            held[self._passes(begin)] -= end - begin
-            if held[False] <= self.near_bytes and held[True] <= self.passing_bytes:
+            passes = begin < 0 < self.passing_bytes
+            held = self._held - (0 if passes else end - begin)
+            passing = self._passing - (end - begin if passes else 0)
+            if held <= self.near_bytes and passing <= self.passing_bytes:
                 break
             self.touched.popleft()
-
-    def _passes(self, begin: int) -> bool:
-        return begin < 0 < self.passing_bytes
+            self._held, self._passing = held, passing
 
     def far(self, span: Span) -> int:
         """Return how many bytes of some memory were not touched lately."""
@@ -218,7 +232,8 @@ class _Traces:
         for near in reversed(self.touched):
             if not left:
                 break
-            left = [part for old in left for part in _outside(old, near)]
+            if any(near[0] < end and begin < near[1] for begin, end in left):
+                left = [part for old in left for part in _outside(old, near)]
         return sum(end - begin for begin, end in left)
 
 
@@ -265,6 +280,18 @@ def cold_memory(graph: ModelGraph, near_bytes: int, core_bytes: int, passing_byt
             with weights that no cache holds from one inference to the next: caches may give way to them last. 0:
             weights count like other bytes.
     """
+    known = _KNOWN.setdefault(graph, {})
+    asked = near_bytes, core_bytes, passing_bytes
+    if asked not in known:
+        known[asked] = _simulated(graph, *asked)
+    return known[asked]
+
+
+_KNOWN: WeakKeyDictionary[ModelGraph, dict[tuple[int, int, int], ColdMemory]] = WeakKeyDictionary()
+"""A command asks several times for the same graph, and simulating a large one takes half a second."""
+
+
+def _simulated(graph: ModelGraph, near_bytes: int, core_bytes: int, passing_bytes: int) -> ColdMemory:
     planned, traces = plan(graph), _Traces(near_bytes, passing_bytes)
     spans = _spans(graph, planned)
     _execute(graph, planned, spans, traces)  # the inference before, which leaves its traces
