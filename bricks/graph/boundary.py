@@ -268,8 +268,13 @@ def far_share(macs: int, size: int, far_bytes: int) -> float:
         size: Bytes of weights, inputs and outputs.
         far_bytes: Bytes of inputs and outputs that are far.
     """
-    time_ns = macs * _NS_PER_MAC + size * _NS_PER_BYTE
+    time_ns = assumed_ns(macs, size)
     return far_bytes * _MORE_NS_PER_FAR_BYTE / time_ns if time_ns else 0.0
+
+
+def assumed_ns(macs: int, size: int) -> float:
+    """Return a rough time in ns of so many multiply-accumulates on so many bytes, for decisions only."""
+    return macs * _NS_PER_MAC + size * _NS_PER_BYTE
 
 
 def _size(graph: ModelGraph, value: str) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from ...bricks.graph.activations import LARGE_BYTES
-from ...bricks.graph.boundary import BOUNDARY, TYPICAL, WORTH, far_share
+from ...bricks.graph.boundary import BOUNDARY, TYPICAL, WORTH, assumed_ns, far_share
 from ...bricks.graph.footprint import (
     CORE_LEVEL,
     REPEAT_LEVELS,
@@ -638,6 +638,13 @@ def _beside(
     return groups
 
 
+_FILLS = 0.001
+"""Share of a footprint class that the weights of a brick have at least, to be worth copies."""
+
+_FILLING_NS = 50_000_000
+"""Time that copies of bricks in a pack may take, roughly: several times as long as reading the largest class."""
+
+
 def _packs_of(items: Sequence[TaskMember], place: Place) -> list[MeasurementTask]:
     """Return packs of about the footprint of their class each, without ids."""
     packs: list[MeasurementTask] = []
@@ -669,18 +676,33 @@ def _touched(members: Sequence[TaskMember]) -> int:
 
 
 def _filled(pack: MeasurementTask, footprint: int) -> MeasurementTask:
-    """Fill a pack that is too small with copies of its bricks, largest weights first, while each brings it nearer."""
-    largest = sorted((member for member in pack.members if not member.runs_once), key=lambda member: -member.read_bytes)
+    """Fill a pack that is too small with copies of its bricks while each brings it nearer.
+
+    Bricks that read most in little time come first. Weights hardly decide how long a long computation takes, and its
+    copies would multiply the time of the pack: all copies together have a short time.
+    """
+    costs_ns = {member.id: _assumed_ns(member) for member in pack.members}
+    fillers = sorted(
+        (member for member in pack.members if member.read_bytes >= _FILLS * footprint and not member.runs_once),
+        key=lambda member: -member.read_bytes / costs_ns[member.id],
+    )
     copies: dict[str, int] = {}
-    touched = pack.footprint_bytes
+    touched, left_ns = pack.footprint_bytes, float(_FILLING_NS)
     most = max(_MOST_COPIES, _MOST_MEMBERS // len(pack.members) if footprint >= _FROM_MEMORY else 0)
     for _ in range(1, most):
-        for member in largest:
-            if touched >= _FILLED * footprint or not member.read_bytes:
+        for member in fillers:
+            if touched >= _FILLED * footprint:
                 break
+            if costs_ns[member.id] > left_ns:
+                continue
             if copies.get(member.id, 1) >= _MOST_COPIES and member.live_bytes > member.read_bytes:
                 continue  # its copies would mostly be inputs
             if touched * (touched + member.read_bytes) < footprint**2:  # nearer by ratio
                 copies[member.id] = copies.get(member.id, 1) + 1
                 touched += member.read_bytes
+                left_ns -= costs_ns[member.id]
     return replace(pack, copies=copies)
+
+
+def _assumed_ns(member: TaskMember) -> float:
+    return assumed_ns(member.macs or 0, member.read_bytes + member.live_bytes)

@@ -76,7 +76,8 @@ were twice apart, and packs touched from 0.7 times as much as their class. 5: br
 order, and found code and the memory of large activations cold that models use in each layer; packs that come from
 memory had few copies. 6: in these, caches and outputs that stay still came between bricks and the memory that they
 share. In the first runs of 7 tables, ConvTranspose and activations above 128 MiB ran twice too, packs touched up to
-1.15 times their class, and bricks without weights ran only twice in packs that stream."""
+1.15 times their class, bricks without weights ran only twice in packs that stream, and copies of long computations
+filled packs."""
 
 ALONE, TOGETHER, OFTEN = "alone", "together", "often"
 """Ways to run a brick before it counts (``PackedBrick``)."""
