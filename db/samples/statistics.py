@@ -43,9 +43,12 @@ of them: reading memory scatters far more. These values minimised the difference
 over 60 models among the tried ones (docs/results/README.md)."""
 
 _FEWEST_QUIET = 3, 1 / 8
+_FASTEST = 0.2
+"""If fewer visits than ``_FEWEST_QUIET`` were quiet, or a smaller share, this share of the visits replaces them: the
+fastest. Of 96 visits the tenth fastest repeats to 0.2 to 1 %, the mean of three quiet visits to 1 to 15 %."""
+
 _LOW = 0.1
-"""If fewer visits than ``_FEWEST_QUIET`` were quiet, or a smaller share, this quantile of all visits replaces their
-mean. For 96 visits it repeats to 0.2 to 1 %, the mean of three quiet visits to 1 to 15 %."""
+"""Quantile of probes that tells how fast a machine is."""
 
 _DRAWS = 200
 """Draws of the bootstrap; standard errors are accurate to 5 %."""
@@ -186,29 +189,50 @@ def quiet_visits(blocks: Sequence[Block], baseline: Baseline | None, *, threads:
 
 
 def undisturbed(
-    blocks: Sequence[Block], unroll: int, baseline: Baseline | None, *, threads: int = 1
+    blocks: Sequence[Block],
+    unroll: int,
+    baseline: Baseline | None,
+    *,
+    threads: int = 1,
+    together: Sequence[Values] | None = None,
 ) -> tuple[float, float]:
     """Return the latency on a quiet machine in nanoseconds, and the share of quiet visits.
 
-    The latency is the mean of the quiet visits. If these are too few, it is a low quantile of all visits: the time of a
-    short brick in quiet moments.
+    The latency is the mean of the quiet visits, but at most that of all visits. If few are quiet, it is the mean of the
+    fastest ones. For a brick of a pack, they are the fastest of the pack: if each brick had its own, their sum would be
+    less than any pass takes.
+
+    Args:
+        blocks: Samples with their visits.
+        unroll: Copies of the subject per loop.
+        baseline: The probes on the quiet machine.
+        threads: As for ``quiet_visits``.
+        together: By block and visit, the time of all that the visit executed; default: the samples themselves.
     """
-    values = np.concatenate(block_values(blocks, unroll))
+    values = block_values(blocks, unroll)
     quiet = np.concatenate(quiet_visits(blocks, baseline, threads=threads))
     share = float(quiet.mean()) if quiet.size else 0.0
-    return max(0.0, float(_undisturbed(values[None], quiet[None])[0])), share
+    efforts, latencies = np.concatenate(values if together is None else together), np.concatenate(values)
+    latency = float(_undisturbed(latencies[None], quiet[None], efforts[None])[0])
+    return max(0.0, min(latency, float(latencies.mean()))), share
 
 
-def _undisturbed(values: Values, quiet: NDArray[np.bool_]) -> Values:
-    """Return for each row the mean of its quiet visits, or a low quantile of all if these are too few."""
+def _undisturbed(values: Values, quiet: NDArray[np.bool_], efforts: Values) -> Values:
+    """Return for each row the mean of its quiet visits, or of its fastest visits if these are too few.
+
+    Args:
+        values: Latencies; missing ones are infinite.
+        quiet: Which visits were quiet.
+        efforts: Time of all that each visit executed; infinite for missing ones.
+    """
     sizes, calm = np.isfinite(values).sum(axis=1), quiet.sum(axis=1)
-    rank = _LOW * (sizes - 1)
-    below, rows = rank.astype(np.intp), np.arange(len(values))
-    ordered = np.sort(values, axis=1)
-    low, high = ordered[rows, below], ordered[rows, np.minimum(below + 1, sizes - 1)]
+    wanted = np.maximum(1, np.rint(_FASTEST * sizes).astype(np.intp))
+    ordered = np.take_along_axis(values, np.argsort(efforts, axis=1, kind="stable"), axis=1)
+    chosen = np.arange(values.shape[1])[None] < wanted[:, None]
+    fastest = np.where(chosen, ordered, 0.0).sum(axis=1) / wanted
     fewest, share = _FEWEST_QUIET
     means = np.where(quiet, values, 0.0).sum(axis=1) / np.maximum(calm, 1)
-    latencies: Values = np.where(calm >= np.maximum(fewest, share * sizes), means, low + (high - low) * (rank - below))
+    latencies: Values = np.where(calm >= np.maximum(fewest, share * sizes), means, fastest)
     return latencies
 
 
@@ -218,7 +242,7 @@ def undisturbed_error(
     """Return the standard error of the undisturbed latency in nanoseconds, and its degrees of freedom.
 
     Computed by a bootstrap over time blocks (Efron and Tibshirani 1993, section 8.5), for a mean of quiet visits as
-    well as for a low quantile. None for a single time block.
+    well as for one of the fastest. None for a single time block.
     """
     values, quiet = block_values(blocks, unroll), quiet_visits(blocks, baseline, threads=threads)
     parts: list[tuple[Values, NDArray[np.bool_]]] = []
@@ -232,7 +256,8 @@ def undisturbed_error(
     for number, (samples, calm) in enumerate(parts):  # missing values are infinite and do not count as visits
         filled[number, : samples.size], quiet_mask[number, : samples.size] = samples, calm
     drawn = np.random.default_rng(0).integers(0, len(parts), (_DRAWS, len(parts)))
-    draws = _undisturbed(filled[drawn].reshape(_DRAWS, -1), quiet_mask[drawn].reshape(_DRAWS, -1))
+    values_drawn = filled[drawn].reshape(_DRAWS, -1)
+    draws = _undisturbed(values_drawn, quiet_mask[drawn].reshape(_DRAWS, -1), values_drawn)
     return float(np.std(draws)) * math.sqrt(len(parts) / (len(parts) - 1)), len(parts) - 1
 
 

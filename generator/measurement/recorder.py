@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ...db.queries import LeftOpen
-from ...db.samples.statistics import MIN_SAMPLES, Baseline, summarise, undisturbed
+from ...db.samples.statistics import MIN_SAMPLES, Baseline, Values, block_values, summarise, undisturbed
 from ...db.store import OpenedMeasurement, Store
 from ...db.values import PARTS, PROTOCOL, Block, Failure, Identity, Measurement, Run, Stop, Visit
 from ...errors import BackendError, DlbricksError, UnsupportedBrick, WorkerOutOfMemory, WorkerTimeout
@@ -54,6 +54,11 @@ class Record:
     def open(self) -> bool:
         """True without a result and without an error."""
         return self.result is None and self.error is None
+
+    @property
+    def watched(self) -> bool:
+        """True if the time of each visit is known."""
+        return all(len(block.visits) == len(block.samples) for block in self.blocks)
 
     @property
     def visits(self) -> int:
@@ -233,11 +238,16 @@ class StoreRecorder(SampleRecorder):
     def _finish(self, records: Sequence[Record], stop: Stop, *, run: str, protocol: int) -> None:
         baseline = self.baseline
         with self.costs.spend("statistics_s"):
+            together = _together(records)
             for record in records:
                 assert record.measurement is not None  # noqa: S101  # it has blocks
                 unroll = max(1, record.unroll)
                 quiet_ns, quiet = undisturbed(
-                    record.blocks, unroll, baseline, threads=record.identity.conditions.threads
+                    record.blocks,
+                    unroll,
+                    baseline,
+                    threads=record.identity.conditions.threads,
+                    together=[together[block.visits] for block in record.blocks] if record.watched else None,
                 )
                 record.result = Measurement(
                     record.measurement,
@@ -275,6 +285,15 @@ class StoreRecorder(SampleRecorder):
         record.blocks.clear()
         for part in self.parts(member):
             self._drop(part)
+
+
+def _together(records: Sequence[Record]) -> Mapping[tuple[Visit, ...], Values]:
+    """Return the time of all that was executed together in each visit, by the visits of a block."""
+    sums: dict[tuple[Visit, ...], Values] = {}
+    for record in (record for record in records if record.watched):
+        for block, values in zip(record.blocks, block_values(record.blocks, max(1, record.unroll)), strict=True):
+            sums[block.visits] = sums[block.visits] + values if block.visits in sums else values
+    return sums
 
 
 def _kind(error: DlbricksError) -> str:

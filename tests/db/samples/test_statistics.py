@@ -205,14 +205,29 @@ def test_the_undisturbed_latency_is_the_mean_of_the_quiet_visits():
     assert undisturbed(blocks, 2, BASELINE)[0] == pytest.approx(0.6e6)
 
 
-def test_where_it_was_hardly_ever_quiet_a_low_quantile_stands_for_it():
+def test_where_it_was_hardly_ever_quiet_the_fastest_visits_stand_for_it():
     values = [10**6 + 10**4 * number for number in range(21)]
     visits = (QUIET, QUIET, *[LOUD] * 19)
 
     latency, share = undisturbed([block(0, 0, values, visits=visits)], 1, BASELINE)
 
-    assert latency == pytest.approx(np.quantile(values, 0.1))
+    assert latency == pytest.approx(np.mean(values[:4]))
     assert share == pytest.approx(2 / 21)
+
+
+@given(st.lists(st.tuples(*[st.integers(10**5, 10**7)] * 3), min_size=1, max_size=40))
+def test_bricks_of_a_pack_add_up_to_what_its_fastest_visits_took(visits):
+    bricks = [[block(0, 0, list(values), visits=(LOUD,) * len(visits))] for values in zip(*visits, strict=True)]
+    together = [np.array([sum(values) for values in visits], dtype=float)]
+
+    latencies = [undisturbed(blocks, 1, BASELINE, together=together)[0] for blocks in bricks]
+
+    fastest = np.sort(together[0])[: max(1, round(0.2 * len(visits)))].mean()
+    means = [np.mean([samples[0] for samples in blocks[0].samples]) for blocks in bricks]
+    assert sum(latencies) <= fastest * (1 + 1e-9)
+    assert all(latency <= mean * (1 + 1e-9) for latency, mean in zip(latencies, means, strict=True))
+    if all(latency < mean * (1 - 1e-9) for latency, mean in zip(latencies, means, strict=True)):
+        assert sum(latencies) == pytest.approx(fastest)
 
 
 def test_a_busy_neighbour_moves_the_mean_and_hardly_the_undisturbed_latency():
