@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def features_of(graph: ModelGraph, part: LayerSequence) -> Features:
 
 _KEPT, _FILE = "features", "features.json"
 
-_FORMAT = 1
+_FORMAT = 2
 """Version of the features."""
 
 
@@ -145,27 +145,54 @@ def _described(layer: Layer) -> tuple[str, tuple[int, ...]]:
         numbers = (result_shape[-1], inner, rows, batch, sum(map(bool, shapes)), _activation(attributes))
         return f"{name}.{'w' if constant else 'a'}", numbers
     if layer.op_type == "Transpose" and result_shape:
-        order = list(attributes.get("perm", range(len(result_shape))[::-1]))
-        trailing = next((at for at, axis in enumerate(reversed(order)) if axis != len(order) - 1 - at), len(order))
-        block = math.prod(result_shape[len(result_shape) - trailing :])
-        moved = sum(axis != at for at, axis in enumerate(order))
-        return f"{name}.{'block' if trailing else 'last'}", (block, shapes[0][-1], moved, result_shape[-1])
+        kind, sizes = _transposition(shapes[0], attributes.get("perm"), ELEMENT_BITS[_made(layer).dtype])
+        return f"{name}.{kind}", sizes
     if Trait.ROWS in operator_of(layer.node).traits:
         length = shapes[0][-1] if shapes and shapes[0] else 1
-        return name, (length, math.prod(shapes[0]) // max(1, length), math.prod(result_shape))
+        run = _run(shapes[0], result_shape)  # 1: the last axis is reduced
+        return name, (length, math.prod(shapes[0]) // max(1, length), math.prod(result_shape), run)
     if "Pool" in name:
         read = shapes[0][2:] if shapes else ()
         kernel = math.prod(map(min, attributes.get("kernel_shape") or read, read))  # padding is not computed
         channels = result_shape[1] if len(result_shape) > 1 else 1
         return name, (kernel, _first(attributes.get("strides")), channels, math.prod(result_shape[2:]))
-    sizes = [math.prod(shape) for shape in shapes if shape]
-    uneven = len(sizes) > 1 and any(size != math.prod(result_shape) for size in sizes)
+    totals = [math.prod(shape) for shape in shapes if shape]
+    uneven = len(totals) > 1 and any(total != math.prod(result_shape) for total in totals)
     axis, smallest = attributes.get("axis", 0), min(shapes, key=math.prod, default=())
     return name + (".b" if uneven else ""), (
-        len(sizes), min(sizes, default=0), max(sizes, default=0), axis if isinstance(axis, int) else 0,
+        len(totals), min(totals, default=0), max(totals, default=0), axis if isinstance(axis, int) else 0,
         len(result_shape), _run(shapes[0] if shapes else (), result_shape), _run(smallest, result_shape),
         _run(smallest, (1,) * len(result_shape))
     )  # fmt: skip
+
+
+def _transposition(shape: tuple[int, ...], permutation: Sequence[int] | None, bits: int) -> tuple[str, tuple[int, ...]]:
+    """Return the variant and the numbers of a transposition; axes that stay neighbours count as one.
+
+    ``block``: the innermost elements stay together. Otherwise, ``move``: one axis moves, for which ONNX Runtime has a
+    loop of its own, and ``mix``. The numbers are the sizes of the innermost axes, of the source and of the result, the
+    number of axes, the elements that move as one, and the power of two that divides the distance in bytes of the
+    innermost elements of the result in the source, and of the source in the result: caches keep few of such addresses.
+    """
+    order = list(permutation if permutation is not None else range(len(shape))[::-1])
+    merged: list[list[int]] = []
+    for axis in (axis for axis in order if shape[axis] != 1):
+        if merged and all(shape[between] == 1 for between in range(merged[-1][-1] + 1, axis)) and axis > merged[-1][-1]:
+            merged[-1].append(axis)
+        else:
+            merged.append([axis])
+    sizes = [math.prod(shape[axis] for axis in axes) for axes in merged]
+    ranks = sorted(range(len(merged)), key=lambda at: merged[at][0])
+    if len(merged) < 2:
+        return "block", (math.prod(shape), math.prod(shape), 1, math.prod(shape), 0, 0)
+    block = sizes[-1] if ranks[-1] == len(merged) - 1 else 1
+    moves = any(
+        [axis for axis in order if axis != moved] == sorted(axis for axis in order if axis != moved) for moved in order
+    )
+    read = math.prod(shape[merged[-1][-1] + 1 :]) * bits // 8
+    written = math.prod(sizes[ranks[-1] + 1 :]) * bits // 8
+    numbers = (sizes[ranks[-1]], sizes[-1], len(merged), block, read & -read, written & -written)
+    return "block" if block > 1 else "move" if moves else "mix", numbers
 
 
 def _run(shape: tuple[int, ...], result_shape: tuple[int, ...]) -> int:

@@ -64,6 +64,36 @@ def test_what_is_broadcast_is_told_apart(features, text, operator, run):
     assert found.extents[-2] == run
 
 
+@pytest.mark.parametrize(
+    ("shape", "permutation", "kind", "numbers"),
+    [
+        ((1, 3, 224, 224), (0, 2, 3, 1), "move", (50176, 3, 2, 1, 4096, 4)),
+        ((1, 128, 16384), (0, 2, 1), "move", (16384, 128, 2, 1, 65536, 512)),
+        ((2, 3, 4, 5), (3, 2, 1, 0), "mix", (5, 2, 4, 1, 16, 32)),
+        ((2, 3, 4, 5, 6), (0, 3, 4, 1, 2), "mix", (30, 12, 3, 1, 8, 16)),
+        ((8, 7, 8, 7, 96), (0, 1, 3, 2, 4), "block", (96, 96, 4, 96, 4, 4)),
+        ((4, 1, 5), (1, 0, 2), "block", (20, 20, 1, 20, 0, 0)),
+        ((2, 3, 4), (0, 1, 2), "block", (24, 24, 1, 24, 0, 0)),
+    ],
+)
+def test_transpositions_are_told_apart_by_what_stays_together(features, shape, permutation, kind, numbers):
+    result = [shape[axis] for axis in permutation]
+    (found,) = features(
+        f"model (float{list(shape)} x) => (float{result} y) {{ y = Transpose<perm = {list(permutation)}>(x) }}"
+    )
+
+    assert found.operator == f"Transpose.{kind}"
+    assert found.extents[4 : 4 + len(numbers)] == numbers
+
+
+@pytest.mark.parametrize(("axes", "result", "run"), [("[2]", "[2, 3, 1]", 1), ("[1]", "[2, 1, 4]", 4)])
+def test_reductions_are_told_apart_by_what_stays_together(features, axes, result, run):
+    reduce = f"int64[1] axes = {{{axes.strip('[]')}}}"
+    (found,) = features(f"model (float[2, 3, 4] x) => (float{result} y) <{reduce}> {{ y = ReduceSum(x, axes) }}")
+
+    assert found.extents[7] == run
+
+
 def test_features_are_kept_by_key(parse_graph):
     graph = parse_graph(MODEL.format(x="x", a="a"))
     parts = tuple(sequences(graph, 1))
