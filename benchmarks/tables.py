@@ -229,7 +229,7 @@ def _prediction_others(folder: Path) -> str:
 def _prediction_days(folder: Path) -> str:
     """Return the same for other runs on the same kind of machine, without and with the factor of a run."""
     data = _of(folder, "prediction-days")
-    places = (("runs of the fit", "pairs"), ("a later run", "other"))
+    places = (("runs of the fit", "pairs"), ("another run", "other"))
     kinds = {False: "without", True: "with"}
     return _predictions((f"{place}, {kinds[row['day'] > 0]}", row) for place, key in places for row in data[key])
 
@@ -245,12 +245,14 @@ def _predictions(rows: Iterable[tuple[str, Result]]) -> str:
 
 def _answers(folder: Path) -> str:
     """Return seconds and intervals of predicting and measuring the same models."""
+    kinds = {"answers-t1": "the zoo", "answers-t1-files": "files"}
     rows = [
-        [line["setting"], f"{line['wall_s']:.1f}", line["bricks"] or "",
+        [kind, line["setting"], line["models"], f"{line['wall_s']:.1f}", line["bricks"] or "",
          *(percent(line[name]) for name in ("half", "median", "within_10", "inside"))]
-        for line in _of(folder, "answers-t1")["summary"]
+        for name, kind in kinds.items() for line in _of(folder, f"epyc/{name}")["summary"]
     ]  # fmt: skip
-    return table(("", "seconds", "bricks", "half-width", "median error", "within 10 %", "interval holds"), rows)
+    heads = ("", "", "models", "seconds", "bricks", "half-width", "median error", "within 10 %", "interval holds")
+    return table(heads, rows)
 
 
 # Gates and findings. -------------------------------------------------------------------------------------------------

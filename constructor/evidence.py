@@ -208,10 +208,11 @@ def bricks_of(
     for level in dict.fromkeys(level for *_, level in cuts):
         here = [(graph, parts) for graph, parts, at in cuts if at == level]
         inside, inner = table.found(keys, "", level), table.found(keys, INNER, level)
-        placed: dict[Place, Measurement] = {}
+        variants: dict[Place, str] = {}
         for graph, parts in here:
-            found = at_boundary(_variants(model, graph, parts, table.caches), level, table)
-            placed |= {place: one for place, one in found if place[0] not in inner}  # only its edges would be cold
+            found = _variants(model, graph, parts, table.caches)
+            variants |= {place: one for place, one in found.items() if place[0] not in inner}  # its edges would be cold
+        placed = dict(at_boundary(variants, level, table))
         only = {key for key, _ in placed} - {
             part.key for _, parts in here for part in parts if (part.key, part.layers) not in placed
         }
@@ -226,6 +227,7 @@ def bricks_of(
             fusion={key: (plain[key], fused[key]) for key in plain.keys() & fused.keys()},
             repeated=_repeated(here, level, table),
             placed=placed,
+            variants=variants,
         )
     return by_level
 

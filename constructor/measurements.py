@@ -25,6 +25,7 @@ class BrickMeasurements:
         fusion: Pairs of measurements without and with fusion, in the network's own layout.
         repeated: As ``latest``, with weights read by the previous iteration, by footprint class in bytes.
         placed: Measurements made for a position at the model's inputs and outputs, by key and layers of the sequence.
+        variants: Which inputs and outputs are cold, by key and layers, for sequences with such, measured or not.
         read: Keys in ``latest`` with interpolated or predicted latencies.
     """
 
@@ -36,6 +37,7 @@ class BrickMeasurements:
     fusion: Mapping[str, tuple[Measurement, Measurement]] = field(default_factory=dict)
     repeated: Mapping[int, Mapping[str, Measurement]] = field(default_factory=dict)
     placed: Mapping[tuple[str, tuple[int, ...]], Measurement] = field(default_factory=dict)
+    variants: Mapping[tuple[str, tuple[int, ...]], str] = field(default_factory=dict)
     read: AbstractSet[str] = frozenset()
 
     def measured(self, key: str, reuse: int = 0) -> bool:
@@ -47,6 +49,10 @@ class BrickMeasurements:
         if (placed := self.placed.get((part.key, part.layers))) is not None:
             return placed
         return self.repeated.get(part.reuse, {}).get(part.key) or self.latest.get(part.key)
+
+    def variant(self, part: LayerSequence) -> str:
+        """Return which inputs and outputs of a sequence are cold at its position."""
+        return self.variants.get((part.key, part.layers), "")
 
     def latency_ns(self, part: LayerSequence) -> float:
         """Return the latency of a measured sequence."""

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bricks.features import Features
+from ..bricks.graph.boundary import BOTH, BOUNDARY, FRESH, FRESH_KEPT, GIVEN, HALF, KEPT
 from ..db import System
 from .uncertainty.calibration import NORMAL
 
@@ -53,6 +54,40 @@ NEARLY = 1.1
 """Width of an interval relative to its floor at which further bricks would narrow it by almost nothing."""
 
 _MIB = 1 << 20
+
+
+_COLD = {
+    "": (0.0, 0.0, 0.0),
+    GIVEN: (1.0, 0.0, 0.0),
+    HALF: (0.5, 0.0, 0.0),
+    FRESH: (0.0, 1.0, 0.0),
+    KEPT: (0.0, 0.0, 1.0),
+    BOTH: (1.0, 0.0, 1.0),
+    FRESH_KEPT: (0.0, 1.0, 1.0),
+}
+"""Shares of the inputs that are cold, of the inputs that were just written to cold memory, and of cold outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBrick:
+    """A brick with what its place in a model decides.
+
+    Attributes:
+        features: Its features.
+        level: Footprint class in bytes; 0 in other cache states.
+        variant: Which of its inputs and outputs are cold (``bricks.graph.boundary``); empty: none.
+    """
+
+    features: Features
+    level: int = 0
+    variant: str = ""
+
+    @property
+    def cold_bytes(self) -> tuple[float, float, float]:
+        """Bytes of cold inputs, of inputs that were just written to cold memory, and of cold outputs."""
+        inputs, fresh, outputs = _COLD[self.variant]
+        read, written = self.features.read_bytes, self.features.written_bytes
+        return inputs * read, fresh * read, outputs * written
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +119,12 @@ class Machine:
         wide = next((flops for name, flops in _FLOPS if any(isa.startswith(name) for isa in system.isa)), 16.0)
         return cls(2.5 * wide * threads, 20.0 * threads, 10.0 * math.sqrt(threads), threads)
 
-    def floor_ns(self, features: Features, level: int) -> float:
-        """Return the latency by physics in ns: the longer of arithmetic and memory, plus a node.
-
-        Args:
-            features: Features of the brick.
-            level: Its footprint class in bytes; 0: its weights are in caches.
-        """
-        near = (features.read_bytes + features.written_bytes) / self.near
-        weights = features.weight_bytes / (self.far if level > 8 * _MIB else self.near)
-        split = max((features.flops or 0) / self.compute, near, weights)
+    def floor_ns(self, brick: PlacedBrick) -> float:
+        """Return the latency by physics in ns: the longer of arithmetic and memory, plus a node."""
+        features, cold = brick.features, sum(brick.cold_bytes)
+        moved = (features.read_bytes + features.written_bytes - cold) / self.near + cold / self.far
+        weights = features.weight_bytes / (self.far if brick.level > 8 * _MIB else self.near)
+        split = max((features.flops or 0) / self.compute, moved, weights)
         # Work is split only if that pays: the pool then forks and joins.
         return min(split * self.threads, split + _FORK_NS * (self.threads > 1)) + self.node_ns
 
@@ -121,20 +152,22 @@ class Example:
     """A measured brick.
 
     Attributes:
-        features: Its features.
-        level: Footprint class in bytes; 0 in other cache states.
+        brick: The brick at its place.
         machine: Rates of its system.
         latency_ns: Latency on a quiet machine.
         origin: Its system, runtime and conditions.
         run: The run that measured it; empty for shipped ones.
     """
 
-    features: Features
-    level: int
+    brick: PlacedBrick
     machine: Machine
     latency_ns: float
     origin: Origin
     run: str = ""
+
+
+VARIANTS = ("", *BOUNDARY)
+"""Variants of bricks that are learned and predicted; shipped bricks have their places here."""
 
 
 @cache
@@ -159,10 +192,10 @@ def prior() -> tuple[Example, ...]:
         origin = Origin(system.key, entry["backend"], entry["device"], entry["threads"], entry["dtype"])
         combinations.append((origin, Machine.of(system, origin.device, origin.threads)))
     examples = []
-    for number, level, latency_ns, operator, flops, weights, read, written, *extents in record["rows"]:
+    for number, level, variant, latency_ns, operator, flops, weights, read, written, *extents in record["rows"]:
         origin, machine = combinations[number]
         features = Features(record["operators"][operator], flops, weights, read, written, tuple(extents))
-        examples.append(Example(features, level, machine, latency_ns, origin))
+        examples.append(Example(PlacedBrick(features, level, VARIANTS[variant]), machine, latency_ns, origin))
     return tuple(examples)
 
 
@@ -170,12 +203,18 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def _numbers(features: Features, level: int, machine: Machine, operator: int) -> list[float]:
+_OF_PLACE = 6
+"""Trailing numbers of a brick that do not count in distances: those of its place, the threads and the operator."""
+
+
+def _numbers(brick: PlacedBrick, machine: Machine, operator: int) -> list[float]:
     """Return the numbers for the trees; logarithms, because latencies are products of extents."""
+    features = brick.features
     flops, moved = features.flops or 0, features.bytes
     sizes = (flops, features.weight_bytes, features.read_bytes, features.written_bytes, *features.extents)
     logarithms = [math.log1p(abs(size)) for size in sizes]
-    return [*logarithms, math.log((1 + flops) / (1 + moved)), math.log1p(level), math.log(machine.threads), operator]
+    place = [math.log1p(size) for size in (*brick.cold_bytes, brick.level)]
+    return [*logarithms, math.log((1 + flops) / (1 + moved)), *place, math.log(machine.threads), operator]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +244,13 @@ class Forest:
         """Fit a forest to measured bricks, at least one, independent of their order; thousands take some seconds."""
         from sklearn.ensemble import ExtraTreesRegressor
 
-        operators = tuple(sorted({example.features.operator for example in examples}))
+        operators = tuple(sorted({example.brick.features.operator for example in examples}))
         positions = {operator: index for index, operator in enumerate(operators)}
         rows = []
         for example in examples:
-            features, level, machine = example.features, example.level, example.machine
-            latency_ns, floor_ns = max(example.latency_ns, _LEAST_NS), machine.floor_ns(features, level)
-            ratio = math.log(latency_ns / floor_ns)
-            rows.append((*_numbers(features, level, machine, positions[features.operator]), ratio, latency_ns))
+            brick, machine, latency_ns = example.brick, example.machine, max(example.latency_ns, _LEAST_NS)
+            ratio = math.log(latency_ns / machine.floor_ns(brick))
+            rows.append((*_numbers(brick, machine, positions[brick.features.operator]), ratio, latency_ns))
         table = np.array(sorted(rows))
         trees = ExtraTreesRegressor(_TREES, random_state=0, n_jobs=-1)
         trees.fit(table[:, :-2].astype(np.float32), table[:, -2], sample_weight=np.sqrt(table[:, -1]))
@@ -259,20 +297,19 @@ class Forest:
                 return self.value[nodes].astype(np.float64)
             nodes = further
 
-    def guess(self, bricks: Sequence[tuple[Features, int]], machine: Machine) -> Guess:
+    def guess(self, bricks: Sequence[PlacedBrick], machine: Machine) -> Guess:
         """Predict unmeasured bricks."""
         if not bricks:
             return Guess((), np.zeros(0), np.zeros(0), np.zeros((0, 0), dtype=np.float32), np.zeros(0, dtype=bool))
         positions = {operator: index for index, operator in enumerate(self.operators)}
-        operators = tuple(features.operator for features, _ in bricks)
+        operators = tuple(brick.features.operator for brick in bricks)
         table = np.array(
-            [_numbers(features, level, machine, positions.get(features.operator, -1)) for features, level in bricks],
-            dtype=np.float32,
+            [_numbers(brick, machine, positions.get(brick.features.operator, -1)) for brick in bricks], np.float32
         )
-        floors = np.log([machine.floor_ns(features, level) for features, level in bricks])
+        floors = np.log([machine.floor_ns(brick) for brick in bricks])
         each = self.each(table)
         seen = np.array([operator in positions for operator in operators])
-        return Guess(operators, floors + each.mean(axis=0), each.std(axis=0), table[:, :-3], seen)
+        return Guess(operators, floors + each.mean(axis=0), each.std(axis=0), table[:, :-_OF_PLACE], seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +351,8 @@ class PredictorErrors:
         local: Error of such a system common to similar bricks.
         single: Error of such a system for bricks with equal features.
         least: Error of a total with all bricks measured.
-        quantile: Half-width of the 95 % interval, in standard deviations of the total.
+        quantiles: Half-width of the 95 % interval, in standard deviations of the total's own error, by how many bricks
+            of the model are measured at least. The more are, the less does one surprising brick matter.
     """
 
     slope: float
@@ -332,7 +370,11 @@ class PredictorErrors:
     local: float
     single: float
     least: float
-    quantile: float
+    quantiles: Sequence[tuple[int, float]]
+
+    def quantile(self, measured: int) -> float:
+        """Return the half-width in standard deviations if so many bricks of the model are measured."""
+        return next(value for least, value in reversed(self.quantiles) if least <= measured)
 
 
 @cache
@@ -372,12 +414,13 @@ class Belief:
         scale = np.exp(how.size * (guess.log_ns - _USUAL))
         self._apart_ns = guess.log_ns.copy()  # with all factors zero
         self.apart: Floats = np.zeros((len(sd), len(sd)))
-        # Half of the variance between two runs is of the learned run, common to all others. Totals have the quantile of
-        # bricks, larger than the normal one.
-        day = how.day / math.sqrt(2) * NORMAL / how.quantile
+        day = how.day / math.sqrt(
+            2
+        )  # half of the variance between two runs is of the learned run, common to all others
         labels = np.array(runs or [NOW] * len(sd))
         run_columns = [day * (labels == run) for run in dict.fromkeys([NOW, *runs])]
-        learned = np.full(len(sd), day) if familiar else how.system * scale
+        # Common factors have the normal quantile; how far another system is off has that of the bricks' own errors.
+        learned = np.full(len(sd), day) if familiar else how.system * scale * how.quantile(0) / NORMAL
         self.sensitivities: Floats = np.column_stack([learned, *run_columns])
         self._factors: Floats = np.zeros(1 + len(run_columns))
         self.doubts: Floats = np.eye(1 + len(run_columns))
@@ -428,17 +471,18 @@ class Belief:
         self.sensitivities[touched] -= np.outer(gain, sensitivities)
         self.apart[np.ix_(touched, touched)] -= np.outer(gain, shared)
 
-    def total(self, bricks: Weighted, known_ns: float = 0.0) -> PredictedTotal:
+    def total(self, gap: Gap) -> PredictedTotal:
         """Return the latency of a model."""
-        places, counts = list(bricks), np.array([*bricks.values()], dtype=np.float64)
+        places, counts = list(gap.counts), np.array([*gap.counts.values()], dtype=np.float64)
         parts = counts * np.exp(self.log_ns[places])
-        total_ns = float(parts.sum()) + known_ns
+        total_ns = float(parts.sum()) + gap.known_ns
         shares = parts / total_ns if total_ns > 0 else np.zeros(len(parts))
         weights = shares * self._widened()[places]
-        common = weights @ self.sensitivities[places]
-        variance = float(weights @ self.apart[np.ix_(places, places)] @ weights + common @ self.doubts @ common)
-        sd = math.sqrt(max(0.0, variance) + self._how.least**2)
-        return PredictedTotal(total_ns, self._how.quantile * sd, dict(zip(places, shares.tolist(), strict=True)))
+        sensitivities = weights @ self.sensitivities[places]
+        own = max(0.0, float(weights @ self.apart[np.ix_(places, places)] @ weights)) + self._how.least**2
+        common = max(0.0, float(sensitivities @ self.doubts @ sensitivities))
+        half = math.sqrt(self._how.quantile(gap.measured) ** 2 * own + NORMAL**2 * common)
+        return PredictedTotal(total_ns, half, own + common, dict(zip(places, shares.tolist(), strict=True)))
 
     def _widened(self) -> Floats:
         """Return the relative error of each latency divided by the error of its logarithm."""
@@ -471,20 +515,21 @@ class Belief:
         imagined = deepcopy(self)
         shares = np.zeros((len(gaps), len(self.log_ns)))
         for row, gap in zip(shares, gaps, strict=True):
-            total = self.total(gap.counts, gap.known_ns)
+            total = self.total(gap)
             row[list(total.shares)] = [*total.shares.values()]
         weights = shares * self._widened()
         apart = weights @ self.apart
         costs_s, chosen, error = costs_s.copy(), list[int](), self._how.measured
-        fixed = np.array([math.hypot(gap.method, self._how.quantile * self._how.least) for gap in gaps])
-        scatters = np.array([gap.scatter for gap in gaps])
+        fixed, scatters = np.array([gap.method for gap in gaps]), np.array([gap.scatter for gap in gaps])
+        measured = np.array([gap.measured for gap in gaps])
         while True:
             sensitivities = weights @ imagined.sensitivities
             common = sensitivities @ imagined.doubts
-            variances = (apart * weights).sum(axis=1) + (common * sensitivities).sum(axis=1)
-            halves = self._how.quantile * np.sqrt(np.maximum(0.0, variances))
+            quantiles = np.array([self._how.quantile(count) for count in measured])
+            variances = quantiles**2 * (apart * weights).sum(axis=1) + NORMAL**2 * (common * sensitivities).sum(axis=1)
+            halves = np.sqrt(np.maximum(0.0, variances))
             known_shares = 1.0 - shares.sum(axis=1)
-            floors = np.hypot(fixed, scatters * known_shares)
+            floors = np.hypot(np.hypot(fixed, quantiles * self._how.least), scatters * known_shares)
             wide = np.hypot(halves, floors) > np.maximum(target, NEARLY * floors)
             costs_s[costs_s > left_s] = np.inf
             shared = apart[wide] + common[wide] @ imagined.sensitivities.T
@@ -500,6 +545,7 @@ class Belief:
             imagined.learn(index, float(imagined.latencies_ns[index]))
             apart -= np.outer(weights[:, index], imagined.apart[index])
             fixed = np.hypot(fixed, NORMAL * error * shares[:, index])
+            measured += shares[:, index] > 0
             weights[:, index] = shares[:, index] = 0.0
 
 
@@ -510,12 +556,14 @@ class Gap:
     Attributes:
         counts: Occurrences of each, by position among all predicted bricks.
         known_ns: Sum of its other bricks.
+        measured: How many other bricks it has.
         method: Half of the 95 % interval of the error of composing, relative.
         scatter: The same of the scatter between processes, which applies to the measured part.
     """
 
     counts: Weighted
     known_ns: float = 0.0
+    measured: int = 0
     method: float = 0.0
     scatter: float = 0.0
 
@@ -527,11 +575,13 @@ class PredictedTotal:
     Attributes:
         ns: The latency.
         half: Half-width of the 95 % interval of its logarithm.
+        variance: Variance of its logarithm.
         shares: Share of each predicted brick in the latency.
     """
 
     ns: float
     half: float
+    variance: float
     shares: Mapping[int, float]
 
 

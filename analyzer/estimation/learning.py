@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...bricks.decomposition import Decomposition
-from ...bricks.features import Features, keep_features, kept_features
-from ...bricks.graph.footprint import parse_level
+from ...bricks.features import keep_features, kept_features
+from ...bricks.graph.footprint import MODEL_LEVELS, REUSE_LEVELS, parse_level
 from ...constructor.choice import Choice
 from ...constructor.construction import method_sd
 from ...constructor.evidence import Evidence
@@ -21,6 +21,7 @@ from ...constructor.filling import filled
 from ...constructor.interventions import state_of
 from ...constructor.predictor import (
     NOW,
+    VARIANTS,
     Belief,
     Candidate,
     Example,
@@ -28,6 +29,7 @@ from ...constructor.predictor import (
     Gap,
     Machine,
     Origin,
+    PlacedBrick,
     Predicted,
     PredictedTotal,
     calibration,
@@ -36,6 +38,7 @@ from ...constructor.predictor import (
 from ...constructor.uncertainty.calibration import NORMAL, scatter_of
 from ...db import Store, Subject
 from ...models.cache import keep, kept
+from .query import runs_in_packs
 
 _ENOUGH = 300
 """Least number of bricks to learn from. With fewer, bricks of other systems are used and corrected by the own ones."""
@@ -107,12 +110,11 @@ def _stored(store: Store, device: str) -> list[Example]:
     """Return the stored bricks with known features, earlier runs first."""
     forms, systems, stacks = kept_features(), store.systems(), store.stacks()
     started = {run.id: run.started for run in store.runs()}
-    measured = store.measurements(subject=Subject.BRICK, device=device, variant="")
+    measured = store.measurements(subject=Subject.BRICK, device=device, variant=frozenset(VARIANTS))
     measured.sort(key=lambda brick: (started.get(brick.run, ""), brick.id))
     return [
         Example(
-            forms[brick.key],
-            parse_level(brick.conditions.cache) or 0,
+            PlacedBrick(forms[brick.key], parse_level(brick.conditions.cache) or 0, brick.variant),
             Machine.of(systems[brick.system], device, brick.conditions.threads),
             brick.latency_ns if brick.undisturbed_ns is None else brick.undisturbed_ns,
             Origin(brick.system, stacks[brick.stack].backend, device, brick.conditions.threads, brick.conditions.dtype),
@@ -151,15 +153,18 @@ def _forest(examples: Sequence[Example]) -> Forest:
     return forest
 
 
-def cost_s(features: Features, visits: int, latency_ns: float) -> float:
+def cost_s(brick: PlacedBrick, visits: int, latency_ns: float) -> float:
     """Return the seconds to load and measure a brick, with one execution before the first visit.
 
+    Before each visit, what caches may hold is executed once more.
+
     Args:
-        features: Features of the brick.
+        brick: The brick.
         visits: Number of visits.
         latency_ns: Expected latency.
     """
-    return _LOAD_S + 6e-9 * features.weight_bytes + 1e-9 * (visits + 1) * latency_ns
+    executions = visits * (1 if brick.level >= max(REUSE_LEVELS) else 2) + 1
+    return _LOAD_S + 6e-9 * brick.features.weight_bytes + 1e-9 * executions * latency_ns
 
 
 class Gaps:
@@ -184,44 +189,49 @@ class Gaps:
         scatter = (
             0.0 if choice is None else scatter_of(choice.stack, choice.conditions.threads, Subject.BRICK).process_sd
         )
-        places: dict[tuple[str, str], int] = {}
-        seen: dict[tuple[str, int], tuple[Features, int, float]] = {}
-        forms: list[tuple[Features, int]] = []
+        packed = choice is not None and runs_in_packs(choice.stack)
+        places: dict[tuple[str, str, str], int] = {}
+        seen: dict[tuple[str, int, str], tuple[PlacedBrick, float]] = {}
+        forms: list[PlacedBrick] = []
         self.open: dict[str, Gap] = {}
         for model in models:
-            state = state_of(model, evidence.choice)
+            state = state_of(model, choice)
+            apart = packed and parse_level(state) in MODEL_LEVELS
             bricks, features = evidence.bricks_in(model.own.key, state), keep_features(model)
             counts: Counter[int] = Counter()
             known_ns: list[float] = []
+            known: set[str] = set()
             for part in model.sequences:
-                measured = bricks.of(part)
-                if measured is not None:
+                measured, variant = bricks.of(part), bricks.variant(part) if apart else ""
+                if measured is not None and (measured.variant or not variant):
                     ns = measured.latency_ns if measured.undisturbed_ns is None else measured.undisturbed_ns
                     known_ns.append(ns)
+                    known.add(part.key)
                     if part.key in taken:
                         level = parse_level(measured.conditions.cache) or 0
-                        seen[part.key, level] = (features[part.key], level, ns)
+                        brick = PlacedBrick(features[part.key], level, measured.variant)
+                        seen[part.key, level, measured.variant] = (brick, ns)
                     continue
-                if (part.key, state) not in places:
-                    places[part.key, state] = len(forms)
-                    forms.append((features[part.key], parse_level(state) or 0))
-                counts[places[part.key, state]] += 1
+                if (part.key, variant, state) not in places:
+                    places[part.key, variant, state] = len(forms)
+                    forms.append(PlacedBrick(features[part.key], parse_level(state) or 0, variant))
+                counts[places[part.key, variant, state]] += 1
             if counts:
                 self.open[model.own.key] = Gap(
-                    {index: float(count) for index, count in counts.items()}, sum(known_ns),
+                    {index: float(count) for index, count in counts.items()}, sum(known_ns), len(known),
                     NORMAL * method_sd(model, evidence), NORMAL * scatter,
                 )  # fmt: skip
         self._keys = tuple(places)
-        self._features = tuple(form for form, _ in forms)
+        self._bricks = tuple(forms)
         self._belief: Belief | None = None
         if learned is not None:
-            examples = [(example.features, example.level, example.latency_ns) for example in learned.own]
+            examples = [(example.brick, example.latency_ns) for example in learned.own]
             runs = [NOW] * len(forms) + [example.run for example in learned.own] + [NOW] * len(seen)
             examples += seen.values()
-            guess = learned.forest.guess([*forms, *((form, level) for form, level, _ in examples)], learned.machine)
+            guess = learned.forest.guess([*forms, *(brick for brick, _ in examples)], learned.machine)
             self._seen = guess.seen
             self._belief = Belief(guess, calibration(), familiar=learned.familiar, runs=runs)
-            for number, (*_, ns) in enumerate(examples, len(forms)):
+            for number, (_, ns) in enumerate(examples, len(forms)):
                 self._belief.learn(number, ns)
 
     def choose(self, target: float, visits: int, left_s: float) -> set[str]:
@@ -236,8 +246,8 @@ class Gaps:
             return set()
         latencies_ns = self._belief.latencies_ns
         costs_s = np.full(len(latencies_ns), np.inf)  # measured bricks are not chosen again
-        for index, features in enumerate(self._features):
-            costs_s[index] = cost_s(features, visits, latencies_ns[index])
+        for index, brick in enumerate(self._bricks):
+            costs_s[index] = cost_s(brick, visits, latencies_ns[index])
         chosen = self._belief.choose([*self.open.values()], costs_s, target, left_s)
         return {self._keys[index][0] for index in chosen}
 
@@ -250,13 +260,13 @@ class Gaps:
             gap = self.open.get(model.own.key)
             if gap is None:
                 continue
-            total = self._belief.total(gap.counts, gap.known_ns)
+            total = self._belief.total(gap)
             unseen: defaultdict[str, float] = defaultdict(float)
             for index, share in total.shares.items():
                 if not self._seen[index]:
-                    unseen[self._features[index].operator] += share
+                    unseen[self._bricks[index].features.operator] += share
             predicted: Predicted | str = Predicted(
-                bricks=len(gap.counts),
+                bricks=len({self._keys[index][0] for index in gap.counts}),
                 share=sum(total.shares.values()),
                 half=total.half,
                 familiar=self._learned.familiar,
@@ -265,21 +275,20 @@ class Gaps:
             )
             if total.half > FLOOR:
                 predicted = _unknown(unseen, total)
-            values = {self._keys[index][0]: float(latencies_ns[index]) for index in gap.counts}
+            values = {self._keys[index][:2]: float(latencies_ns[index]) for index in gap.counts}
             evidence = filled(model, evidence, values, predicted)
         return evidence
 
     def _narrowing(self, belief: Belief, gap: Gap, total: PredictedTotal) -> tuple[Candidate, ...]:
         gains = belief.gains([total])
-        variance = (total.half / calibration().quantile) ** 2
         order = sorted(gap.counts, key=lambda index: -gains[index])[:_NAMED]
         return tuple(
             Candidate(
                 key=self._keys[index][0],
-                operator=self._features[index].operator,
+                operator=self._bricks[index].features.operator,
                 count=int(gap.counts[index]),
                 share=total.shares[index],
-                gain=min(1.0, float(gains[index]) / variance),
+                gain=min(1.0, float(gains[index]) / total.variance),
             )
             for index in order
         )

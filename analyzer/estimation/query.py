@@ -12,6 +12,7 @@ from ...constructor.choice import MODEL, Choice, Query
 from ...db import Combination, Stack, Store, Subject, System
 from ...db.queries import Filter
 from ...errors import AmbiguousQuery, BackendUnavailable, DlbricksError, UsageError
+from ...generator.backends.base import Backend
 from ...generator.backends.registry import get, names
 from ...generator.decomposition.cut import instruction_set
 
@@ -282,15 +283,25 @@ def executes_as_written(stack: Stack) -> bool:
 
     False for a backend that is unknown here. Options missing in an older version's record have their defaults.
     """
+    backend = _backend_of(stack)
+    return backend is not None and backend.eager(backend.resolve(stack.device, {}) | dict(stack.options))
+
+
+def runs_in_packs(stack: Stack) -> bool:
+    """Return True if a stack runs many bricks in one network, as in a model; False for a backend unknown here."""
+    backend = _backend_of(stack)
+    return backend is not None and stack.device == "cpu" and backend.offers(Backend.prepare_packed)
+
+
+def _backend_of(stack: Stack) -> Backend | None:
+    """Return the backend of a stack if it is here and has its device."""
     if stack.backend not in names():
-        return False
+        return None
     try:
         backend = get(stack.backend)
     except BackendUnavailable:
-        return False
-    if stack.device not in backend.devices:
-        return False
-    return backend.eager(backend.resolve(stack.device, {}) | dict(stack.options))
+        return None
+    return backend if stack.device in backend.devices else None
 
 
 def chosen_stack(store: Store, query: Query, *, at_home: bool = False) -> ChosenStack:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...bricks.cutting.fused import fused_sequences
 from ...bricks.decomposition import Decomposition, Failed
-from ...bricks.graph.boundary import BOUNDARY, USUAL, Caches
+from ...bricks.graph.boundary import BOUNDARY, Caches, typical
 from ...bricks.graph.footprint import LEVELS, is_level, level_name, nearest_levels
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...constructor.choice import COLD, MODEL, Choice, Query, in_parallel, narrows
@@ -23,7 +23,7 @@ from ...constructor.measurements import BrickMeasurements
 from ...constructor.roofline import Ceilings, ceilings_of, networks_of
 from ...constructor.uncertainty.interval import Uncertainty
 from ...constructor.uncertainty.pairing import FUSION
-from ...db import Conditions, Failure, Measurement, Run, Stack, Store, Subject
+from ...db import Conditions, Failure, Measurement, Run, Stack, Store, Subject, System
 from ...db.queries import Filter
 from ...db.values import HOST, INNER, NATIVE, PARTS, PROFILED_CACHE
 from ...errors import DlbricksError
@@ -146,7 +146,7 @@ def evidence_under(  # noqa: PLR0917
         without=_apart_from(choice, stacks), parts=_NO_LATENCIES, apart=eager, reach=REACH, most=MOST_RIVALS,
     )  # fmt: skip
     runs = {run.id: run for run in store.runs()}
-    table = Table(of[Subject.BRICK], rivals, failures, eager, _caches_of(of[Subject.BRICK], runs))
+    table = Table(of[Subject.BRICK], rivals, failures, eager, _caches_of(of[Subject.BRICK], runs, choice.system))
     brick_measurements = {
         (model.own.key, state): measured
         for model in models
@@ -269,9 +269,11 @@ def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> 
     return ceilings_of(references, stacks, choice)
 
 
-def _caches_of(bricks: Iterable[Measurement], runs: Mapping[str, Run]) -> Caches:
-    """Return what the caches of the bricks' machine hold, as their latest run found it."""
-    return noted_caches(runs[id_] for id_ in {brick.run for brick in bricks if brick.variant in BOUNDARY}) or USUAL
+def _caches_of(bricks: Iterable[Measurement], runs: Mapping[str, Run], system: System) -> Caches:
+    """Return what the caches of the bricks' machine hold: as their latest run found it, or as the system reports."""
+    measured = noted_caches(runs[id_] for id_ in {brick.run for brick in bricks if brick.variant in BOUNDARY})
+    noted = measured or noted_caches(run for run in runs.values() if run.system == system.key)
+    return noted or typical(max((size for _, size in system.cache_bytes), default=0))
 
 
 # Executed graphs of the models.

@@ -26,8 +26,9 @@ def halfway(lab, fork, keys_of):
 def test_what_is_missing_is_predicted_and_marked(lab, halfway):
     source, keys = halfway
 
-    (entry,) = estimate([source], store=lab.store, predict=True)
+    found = estimate([source], store=lab.store, predict=True)
 
+    (entry,) = found
     assert entry.latency.ms > 2.0
     low, high = entry.latency.ci95_ms
     assert low < entry.latency.ms < high
@@ -37,7 +38,7 @@ def test_what_is_missing_is_predicted_and_marked(lab, halfway):
     assert {brick.key for brick in entry.parts.missing} == {*keys[1:]}
     assert entry.parts.coverage.sequences < 1
     assert estimate_record(entry)["predicted"]["familiar"] is False
-    answer = estimates_answer(estimate([source], store=lab.store, predict=True))
+    answer = estimates_answer(found)
     assert any("is predicted" in line for line in answer.summary)
 
 

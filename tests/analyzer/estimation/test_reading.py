@@ -25,10 +25,13 @@ from dlbricks.bricks.graph.boundary import USUAL, Caches
 def test_caches_are_those_of_the_latest_run_that_noted_any(noted, expected):
     runs = {
         str(number): SimpleNamespace(
-            started=f"2026-11-{number + 10}T00:00:00Z", options={} if caches is None else {"caches": caches}
+            started=f"2026-11-{number + 10}T00:00:00Z",
+            options={} if caches is None else {"caches": caches},
+            system="here",
         )
         for number, caches in enumerate(noted)
     }
     bricks = [SimpleNamespace(run=run, variant="kept") for run in runs] + [SimpleNamespace(run="0", variant="")]
 
-    assert _caches_of(bricks, runs) == expected
+    system = SimpleNamespace(key="here", cache_bytes=(("L2", 1 << 20), ("L3", 480 << 20)))
+    assert _caches_of(bricks, runs, system) == expected
