@@ -414,9 +414,8 @@ class Belief:
         scale = np.exp(how.size * (guess.log_ns - _USUAL))
         self._apart_ns = guess.log_ns.copy()  # with all factors zero
         self.apart: Floats = np.zeros((len(sd), len(sd)))
-        day = how.day / math.sqrt(
-            2
-        )  # half of the variance between two runs is of the learned run, common to all others
+        # Half of the variance between two runs is of the learned run, common to all others.
+        day = how.day / math.sqrt(2)
         labels = np.array(runs or [NOW] * len(sd))
         run_columns = [day * (labels == run) for run in dict.fromkeys([NOW, *runs])]
         # Common factors have the normal quantile; how far another system is off has that of the bricks' own errors.

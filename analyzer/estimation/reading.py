@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...bricks.cutting.fused import fused_sequences
 from ...bricks.decomposition import Decomposition, Failed
-from ...bricks.graph.boundary import BOUNDARY, Caches, typical
+from ...bricks.graph.boundary import BOUNDARY, USUAL, Caches, typical
 from ...bricks.graph.footprint import LEVELS, is_level, level_name, nearest_levels
 from ...bricks.reference import OVERHEAD, built_in_key
 from ...constructor.choice import COLD, MODEL, Choice, Query, in_parallel, narrows
@@ -270,9 +270,14 @@ def find_ceilings(store: Store, choice: Choice, stacks: Mapping[str, Stack]) -> 
 
 
 def _caches_of(bricks: Iterable[Measurement], runs: Mapping[str, Run], system: System) -> Caches:
-    """Return what the caches of the bricks' machine hold: as their latest run found it, or as the system reports."""
-    measured = noted_caches(runs[id_] for id_ in {brick.run for brick in bricks if brick.variant in BOUNDARY})
-    noted = measured or noted_caches(run for run in runs.values() if run.system == system.key)
+    """Return what the caches of the bricks' machine hold, as the latest run with variants of bricks found it.
+
+    Before there is such a run, the latest run of the system decides, or what the system reports.
+    """
+    with_variants = {brick.run for brick in bricks if brick.variant in BOUNDARY}
+    if with_variants:
+        return noted_caches(runs[id_] for id_ in with_variants) or USUAL
+    noted = noted_caches(run for run in runs.values() if run.system == system.key)
     return noted or typical(max((size for _, size in system.cache_bytes), default=0))
 
 

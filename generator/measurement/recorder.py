@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 from ...db.queries import LeftOpen
 from ...db.samples.statistics import MIN_SAMPLES, Baseline, Values, block_values, summarise, undisturbed
@@ -247,7 +248,7 @@ class StoreRecorder(SampleRecorder):
                     unroll,
                     baseline,
                     threads=record.identity.conditions.threads,
-                    together=[together[block.visits] for block in record.blocks] if record.watched else None,
+                    together=[together[_moment(block)] for block in record.blocks] if record.watched else None,
                 )
                 record.result = Measurement(
                     record.measurement,
@@ -287,12 +288,21 @@ class StoreRecorder(SampleRecorder):
             self._drop(part)
 
 
-def _together(records: Sequence[Record]) -> Mapping[tuple[Visit, ...], Values]:
-    """Return the time of all that was executed together in each visit, by the visits of a block."""
-    sums: dict[tuple[Visit, ...], Values] = {}
+_Moment: TypeAlias = tuple[int, int, int, tuple[Visit, ...]]
+
+
+def _moment(block: Block) -> _Moment:
+    """Return what blocks have in common that were visited together: hashing all visits of all bricks takes seconds."""
+    return block.process, block.round, len(block.visits), block.visits[:1]
+
+
+def _together(records: Sequence[Record]) -> Mapping[_Moment, Values]:
+    """Return the time of all that was executed together in each visit, by the moment of a block."""
+    sums: dict[_Moment, Values] = {}
     for record in (record for record in records if record.watched):
         for block, values in zip(record.blocks, block_values(record.blocks, max(1, record.unroll)), strict=True):
-            sums[block.visits] = sums[block.visits] + values if block.visits in sums else values
+            moment = _moment(block)
+            sums[moment] = sums[moment] + values if moment in sums else values
     return sums
 
 

@@ -35,3 +35,13 @@ def test_caches_are_those_of_the_latest_run_that_noted_any(noted, expected):
 
     system = SimpleNamespace(key="here", cache_bytes=(("L2", 1 << 20), ("L3", 480 << 20)))
     assert _caches_of(bricks, runs, system) == expected
+
+
+@pytest.mark.parametrize(("noted", "last_mib"), [(True, 16), (False, 24)])
+def test_before_variants_are_measured_the_system_tells_what_its_caches_hold(noted, last_mib):
+    run = SimpleNamespace(started="2026-11-10T00:00:00Z", options={"caches": [1 << 20, 16 << 20]}, system="here")
+    system = SimpleNamespace(key="here", cache_bytes=(("L2", 1 << 20), ("L3", 32 << 20)))
+
+    found = _caches_of([SimpleNamespace(run="0", variant="")], {"0": run} if noted else {}, system)
+
+    assert found.last == last_mib << 20
