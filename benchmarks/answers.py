@@ -35,7 +35,7 @@ from dlbricks.db import Store
 from dlbricks.generator.decomposition.decompose import decompose, readable
 from dlbricks.generator.measurement.measure import MeasureRow, measure
 from dlbricks.models import ModelSource, find_models
-from facts import entries, provenance
+from facts import entries, provenance, relatives_of
 from figures import parser, read, write
 
 _BUDGET_S = 600.0
@@ -68,7 +68,7 @@ def main() -> None:
 
 def of_fold(fold: int, folds: int) -> list[ModelSource]:
     """Return the models of some families of the zoo."""
-    families = {name: name if entry["relatives"] == "-" else entry["relatives"] for name, entry in entries().items()}
+    families = {name: relatives_of(name) for name in entries()}
     taken = sorted(set(families.values()))[fold::folds]
     return list(find_models([name for name, family in families.items() if family in taken]))
 
@@ -133,14 +133,10 @@ def row_of(ms: float | None, bounds_ms: tuple[float, float] | None) -> dict[str,
 def summary(folds: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return seconds, intervals, and errors against the longest measurement, over all folds."""
     settings = dict.fromkeys(name for fold in folds.values() for name in fold if " " in name)
+    truths = {name: row for fold in folds.values() for name, row in fold[max(fold, key=_visits)]["rows"].items()}
     lines = []
     for setting in settings:
         answers = [fold[setting] for fold in folds.values()]
-        truths = {
-            name: row
-            for fold in folds.values()
-            for name, row in fold[max(fold, key=_visits)]["rows"].items()
-        }  # fmt: skip
         rows = {name: row for answer in answers for name, row in answer["rows"].items() if row and truths[name]}
         errors = [abs(row["ms"] / truths[name]["ms"] - 1) for name, row in rows.items()]
         inside = [row["ci95_ms"][0] <= truths[name]["ms"] <= row["ci95_ms"][1] for name, row in rows.items()]

@@ -42,6 +42,13 @@ def entry(name: str) -> dict[str, str]:
     return {column: row[column] for column in ("kind", "family", "half")}
 
 
+def relatives_of(name: str) -> str:
+    """Return the name under which a model's relatives are left out together; its own if it has none."""
+    name = name.partition("@")[0]
+    relatives = entries().get(name, {}).get("relatives", "-")
+    return name if relatives == "-" else relatives
+
+
 def chosen(models: Sequence[str] | None, halves: Sequence[str]) -> list[str]:
     """Return the models of a benchmark.
 

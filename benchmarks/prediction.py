@@ -57,7 +57,7 @@ from dlbricks.db import Store, System
 from dlbricks.generator.decomposition.cut import Cut
 from dlbricks.generator.decomposition.decompose import decompose, readable
 from dlbricks.models import ModelSource, find_models
-from facts import entries
+from facts import entries, relatives_of
 from figures import RESULTS, parser, read, write
 
 _TOP = Path(__file__).resolve().parents[1]
@@ -237,9 +237,7 @@ def collected(decompositions: Sequence[Decomposition | Failed], choice: Choice, 
                 brick = PlacedBrick(features_of(model.graph, part), level, variant)
                 examples.append(Example(brick, machine, max(ns, 100.0), origin))
             counts[places[place]] += 1
-        name = model.name.partition("@")[0]
-        relatives = entries().get(name, {}).get("relatives", "-")
-        models.append(Model(model.name, name if relatives == "-" else relatives, counts))
+        models.append(Model(model.name, relatives_of(model.name), counts))
     return Data(models, examples, choice.system)
 
 

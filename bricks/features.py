@@ -170,9 +170,10 @@ def _transposition(shape: tuple[int, ...], permutation: Sequence[int] | None, bi
     """Return the variant and the numbers of a transposition; axes that stay neighbours count as one.
 
     ``block``: the innermost elements stay together. Otherwise, ``move``: one axis moves, for which ONNX Runtime has a
-    loop of its own, and ``mix``. The numbers are the sizes of the innermost axes, of the source and of the result, the
-    number of axes, the elements that move as one, and the power of two that divides the distance in bytes of the
-    innermost elements of the result in the source, and of the source in the result: caches keep few of such addresses.
+    loop of its own (``IsTransposeMovingSingleAxis`` in its ``transpose.cc``), and ``mix``. The numbers are the sizes of
+    the innermost axes, of the source and of the result, the number of axes, the elements that move as one, and the
+    power of two that divides the distance in bytes of the innermost elements of the result in the source, and of the
+    source in the result: caches keep few of such addresses.
     """
     order = list(permutation if permutation is not None else range(len(shape))[::-1])
     merged: list[list[int]] = []
@@ -186,9 +187,8 @@ def _transposition(shape: tuple[int, ...], permutation: Sequence[int] | None, bi
     if len(merged) < 2:
         return "block", (math.prod(shape), math.prod(shape), 1, math.prod(shape), 0, 0)
     block = sizes[-1] if ranks[-1] == len(merged) - 1 else 1
-    moves = any(
-        [axis for axis in order if axis != moved] == sorted(axis for axis in order if axis != moved) for moved in order
-    )
+    others = ([axis for axis in order if axis != moved] for moved in order)
+    moves = any(rest == sorted(rest) for rest in others)
     read = math.prod(shape[merged[-1][-1] + 1 :]) * bits // 8
     written = math.prod(sizes[ranks[-1] + 1 :]) * bits // 8
     numbers = (sizes[ranks[-1]], sizes[-1], len(merged), block, read & -read, written & -written)

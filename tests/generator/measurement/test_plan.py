@@ -313,6 +313,14 @@ def test_a_small_pack_is_filled_with_its_largest_weights_and_a_full_one_is_not()
     assert second.copies == {}
 
 
+def test_long_computations_and_bricks_of_few_weights_are_not_copied():
+    short, long, few = brick("a", MIB), brick("b", MIB, macs=4 * 10**9), brick("c", 1600)
+
+    (filled,) = packs_of([short, long, few])
+
+    assert {*filled.copies} == {short.id}
+
+
 def pack(*members: TaskMember) -> MeasurementTask:
     return MeasurementTask("p", HERE, members, packed=True)
 
