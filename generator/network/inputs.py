@@ -47,6 +47,11 @@ POOL = 65_537
 SMALLEST = 2.0**-6
 """Smallest magnitude of a float: normal in every float type down to float8e4m3fn, so that no input is a denormal."""
 
+FEW = 16
+"""Inputs of up to so many elements may be scales, limits or shapes, so that each element counts."""
+
+_TYPICAL = 0.5
+
 Array = npt.NDArray[Any]
 
 
@@ -116,7 +121,7 @@ _WORDS = ("brick", "layer", "suite", "stack", "", "model", "graph")
 
 
 def make_inputs(
-    model: onnx.ModelProto, types: Sequence[InputType], *, seed: int = 0, copies: int = 1
+    model: onnx.ModelProto, types: Sequence[InputType], *, seed: int = 0, copies: int = 1, alike: bool = False
 ) -> list[dict[str, Array]]:
     """Make one array per graph input, for each copy of a network.
 
@@ -125,10 +130,11 @@ def make_inputs(
         types: The inputs wanted.
         seed: Equal seeds make equal inputs, on every machine.
         copies: Number of copies in an unrolled network; their random inputs differ.
+        alike: Give all elements of a random floating-point input of more than ``FEW`` elements one value.
 
     Returns:
-        For each copy arrays by name, C-contiguous, in the order of ``types``. An input that is marked with the user's
-        own value (``given_value``) has that.
+        For each copy arrays by name, in the order of ``types``. An input that is marked with the user's own value
+        (``given_value``) has that. Arrays are C-contiguous; those of one value are read-only views of it.
     """
     consumers = _Consumers(model, types)
     given = {value.name: array for value in model.graph.input if (array := given_value(value)) is not None}
@@ -139,11 +145,16 @@ def make_inputs(
                 arrays[name] = given[name].copy()
             continue
         pool, ordered = _values(numpy_type(dtype), consumers.domain(name, integer="int" in dtype), seed)
+        masked = consumers.behind_mask(name)
+        if alike and not ordered and not masked and pool.dtype.kind == "f" and math.prod(shape) > FEW:
+            for arrays in feeds:
+                arrays[name] = np.broadcast_to(pool[np.abs(pool - pool.dtype.type(_TYPICAL)).argmin()], shape)
+            continue
         for copy, arrays in enumerate(feeds):
             # Exact values stand in order; random ones begin somewhere else in every input of every copy.
             offset = 0 if ordered else zlib.crc32(f"{position}/{copy}".encode())
             arrays[name] = fill(shape, pool, offset=offset)
-            if consumers.behind_mask(name):
+            if masked:
                 hide_future(arrays[name])
     return feeds
 

@@ -268,6 +268,7 @@ def synthetic_network(
     unroll: int = 1,
     outputs: Sequence[str] | None = None,
     replacing: bool = False,
+    alike: bool = False,
 ) -> Network:
     """Build the network of a model in skeleton form (a brick, or a model of the built-in zoo).
 
@@ -280,13 +281,14 @@ def synthetic_network(
         outputs: Values that replace the model's outputs; nodes that they do not need are dropped.
         replacing: The caller replaces the inputs. Huge tables then have values in all rows, not only in those that the
             drawn inputs select.
+        alike: As for ``make_inputs``.
 
     Raises:
         BackendError: The model cannot be assembled (a type that cannot be filled).
         UnboundDimension: An input has no static shape.
     """
     types = [_input_type(value, {}) for value in model.graph.input if not is_weight(value)]
-    inputs = make_inputs(model, types, seed=seed % OTHER_WEIGHTS, copies=unroll)
+    inputs = make_inputs(model, types, seed=seed % OTHER_WEIGHTS, copies=unroll, alike=alike)
     weights: dict[str, Array] = dict(synthesise(model, seed=seed, rows={} if replacing else _rows_read(model, inputs)))
     pinned = _unreached_weights(model)
     feeds: dict[str, Array] = {}

@@ -34,6 +34,7 @@ from ...bricks.operators import Trait, having
 from ...errors import BackendError
 from ...models.skeleton import hide_future, hides_future
 from ...models.subgraphs import all_nodes, bodies, plain_domain, reads
+from .inputs import FEW
 from .network import HUGE_BYTES, Network, add_copy, add_value, distinct, extended_caches, shared_buffers
 
 # Versions of operator sets at which operators mean the same: networks that share one can be put into one network.
@@ -84,9 +85,6 @@ ALONE, TOGETHER, OFTEN = "alone", "together", "often"
 
 _OFTEN = 4
 """Uses after which a last-level cache holds data from memory (an AMD EPYC: 430, 380, 320, 265, 217, 204 us)."""
-
-_FED_ELEMENTS = 16
-"""Inputs of up to so many elements may be scales, limits or shapes; they keep their values."""
 
 _TYPICAL = 0.5
 
@@ -237,7 +235,7 @@ def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
         member = members[index]
         for network, mark, owners in zip(member.networks, ("", "edges/"), (nodes, uncounted), strict=False):
             prefix = f"{index}.{copy}/{mark}"
-            valued = not having(Trait.VALUED).isdisjoint(node.op_type for node in all_nodes(network.brick.graph.node))
+            valued = _valued(network.brick)
             for name, array in network.feeds.items():
                 if name in member.given:
                     builder.feed(prefix + name, array.copy())  # each copy of a brick reads separate memory
@@ -256,6 +254,21 @@ def pack(members: Sequence[PackedBrick], *, threads: int = 1) -> PackedNetwork:
         builder.feed(_UNREAD, np.zeros(1, np.float32))
         idle.append(builder.consume(_UNREAD))
     return PackedNetwork(builder.network(), nodes, uncounted, tuple(idle))
+
+
+def reads_any_value(model: onnx.ModelProto, boundary: str) -> bool:
+    """Return True if a pack writes all floating-point inputs of a brick, so that their own values do not matter.
+
+    Args:
+        model: The brick.
+        boundary: As in ``PackedBrick``.
+    """
+    return boundary not in {GIVEN, BOTH, HALF} and not _valued(model) and not any(extended_caches(model.graph))
+
+
+def _valued(model: onnx.ModelProto) -> bool:
+    """Return True if the time of an operator depends on the values that it reads."""
+    return not having(Trait.VALUED).isdisjoint(node.op_type for node in all_nodes(model.graph.node))
 
 
 def _executions(members: Sequence[PackedBrick]) -> Iterator[tuple[int, int]]:
@@ -536,7 +549,7 @@ class _PackBuilder:
 
 def _common_value(array: Array) -> Array | None:
     """Return a scalar that is legal for every element of an input; None if the position of elements matters."""
-    if array.size <= _FED_ELEMENTS or not array.ndim:
+    if array.size <= FEW or not array.ndim:
         return None
     flat = array.reshape(-1)
     if array.dtype.kind == "f":

@@ -158,7 +158,9 @@ def padded_network(network: Network, multiple: int) -> Network:
     return _Padder(network, network.model, _channels_to_pad(network.model, multiple), multiple).pad()
 
 
-def brick_network(model: onnx.ModelProto, *, seed: int = 0, unroll: int = 1, multiple: int = 1) -> Network:
+def brick_network(
+    model: onnx.ModelProto, *, seed: int = 0, unroll: int = 1, multiple: int = 1, alike: bool = False
+) -> Network:
     """Return the padded network of a brick (``synthetic_network``).
 
     A brick without channels to pad is refused before weights are made, which may take longer than timing the brick.
@@ -170,7 +172,7 @@ def brick_network(model: onnx.ModelProto, *, seed: int = 0, unroll: int = 1, mul
     """
     if multiple > 1:
         _channels_to_pad(model, multiple)
-    return padded_network(synthetic_network(model, seed=seed, unroll=unroll), multiple)
+    return padded_network(synthetic_network(model, seed=seed, unroll=unroll, alike=alike), multiple)
 
 
 class _Padder:

@@ -38,7 +38,7 @@ from ..halves import by_halves
 from ..machine.cores import peak_bytes, physical_cores, resident_bytes, return_memory
 from ..machine.priority import Priority
 from ..network.network import Network, array_type, file_network, read_network, synthetic_network
-from ..network.packed import PackedBrick, repeated
+from ..network.packed import PackedBrick, reads_any_value, repeated
 from ..network.padding import brick_network, padded_network
 from . import messages
 from .execution.extraction import write_graph
@@ -519,17 +519,20 @@ def _executed(
     boundary = {member.id: member.boundary for member in members}
     for member in members:
         try:
-            networks[member.id] = _brick(member.file, settings)
+            model = read_network(Path(member.file.path), values=True)
+            alike = backend.packs(settings) and reads_any_value(model, member.boundary)
+            networks[member.id] = _brick(member.file, settings, model, alike=alike)
         except (BackendError, ModelError) as error:
             failed[member.id] = error
     bricks, refused = executed_bricks(networks, backend, settings)
     return {name: replace(brick, boundary=boundary[name]) for name, brick in bricks.items()}, failed | refused
 
 
-def _brick(file: messages.NetworkFile, settings: Settings, model: Any = None, *, unroll: int = 1) -> Network:
+def _brick(
+    file: messages.NetworkFile, settings: Settings, model: onnx.ModelProto, *, unroll: int = 1, alike: bool = False
+) -> Network:
     """Return the network of a brick in a file."""
-    read = read_network(Path(file.path), values=True) if model is None else model
-    network = brick_network(read, seed=file.seed, unroll=unroll, multiple=settings.channels)
+    network = brick_network(model, seed=file.seed, unroll=unroll, multiple=settings.channels, alike=alike)
     return replace(network, as_is=file.as_is)
 
 

@@ -22,6 +22,7 @@ from dlbricks.generator.network.packed import (
     grouped,
     merge,
     pack,
+    reads_any_value,
     set_apart,
     split,
 )
@@ -163,8 +164,9 @@ def test_layout_changes_at_the_edges_are_not_counted(skeleton_of):
         ("(int64[40] x) => (float[40] y) {y = Cast<to=1>(x)}", "x", lambda array: array >= 0),
     ],
 )
-def test_what_producers_write_is_legal(skeleton_of, graph, name, legal):
-    packed = pack([PackedBrick(synthetic_network(skeleton_of(graph)))])
+@pytest.mark.parametrize("alike", [False, True])
+def test_what_producers_write_is_legal(skeleton_of, graph, name, legal, alike):
+    packed = pack([PackedBrick(synthetic_network(skeleton_of(graph), alike=alike))])
     fed = packed.network.feeds.get(f"0.0/{name}")
 
     assert legal(by_name(showing(packed, f"0.0/{name}"))[f"0.0/{name}"] if fed is None else fed).all()
@@ -191,6 +193,29 @@ def test_what_decides_the_time_of_a_selection_is_written_as_it_is(skeleton_of):
 
     assert np.unique(network.feeds["x"]).size > 300
     np.testing.assert_array_equal(by_name(showing(packed, "0.0/x"))["0.0/x"], network.feeds["x"])
+
+
+def test_inputs_that_a_pack_writes_anew_need_no_values(skeleton_of):
+    graph = "(float[3,40] x, float[4] few, int64[3] i, float[3,40] w0) => (float[3,40] y, float[4] z, float[3,40] rows)"
+    model = skeleton_of(graph + "{y = Relu(x) z = Neg(few) rows = Gather(w0, i)}")
+
+    drawn, alike = synthetic_network(model), synthetic_network(model, alike=True)
+
+    assert np.unique(alike.feeds["x"]).size == 1
+    assert alike.feeds["x"].strides == (0, 0)
+    one, other = (pack([PackedBrick(network)]).network.brick.graph for network in (drawn, alike))
+    assert [(node.op_type, *node.output) for node in one.node] == [(node.op_type, *node.output) for node in other.node]
+    for name in ("few", "i"):
+        np.testing.assert_array_equal(alike.feeds[name], drawn.feeds[name])
+
+
+def test_values_matter_that_a_pack_keeps_or_that_decide_a_time(skeleton_of):
+    cached, relu = onnx.parser.parse_model(GROUPED), skeleton_of(RELU)
+    topk = skeleton_of("(float[9,40] x) => (float[9,5] y, int64[9,5] i) <int64[1] k = {5}> {y, i = TopK(x, k)}")
+
+    assert reads_any_value(relu, "")
+    assert reads_any_value(relu, FRESH)
+    assert not any([reads_any_value(relu, HALF), reads_any_value(topk, ""), reads_any_value(cached, "")])
 
 
 def at_opset(graph: str, version: int) -> Network:
