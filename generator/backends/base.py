@@ -108,7 +108,6 @@ class Settings:
             first ones.
         together: Many networks will run alternately and share threads.
         dtype: Precision: ``float32`` for the network's precision, else one of the backend's.
-        channels: Multiple to which the channels of bricks are padded before a backend gets them; 1: no padding.
         memory_reuse: A runtime that plans memory ahead may reuse a tensor's memory for a later one of equal shape.
     """
 
@@ -118,7 +117,6 @@ class Settings:
     cores: tuple[int, ...] = ()
     together: bool = False
     dtype: str = NATIVE
-    channels: int = 1
     memory_reuse: bool = True
 
     @property
@@ -136,22 +134,11 @@ class Algorithm:
         options: Options with values that make the difference. All of them take effect when a network is prepared, so
             that one worker can alternate between algorithms.
         help: The difference, in one line.
-        channels: ``Settings.channels``. It is not an option: that would change the key of every stack.
     """
 
     name: str
     options: Mapping[str, str]
     help: str = ""
-    channels: int = 1
-
-
-PADDED = tuple(
-    Algorithm(
-        f"padded-{multiple}", {}, f"channels padded with zeros to a multiple of {multiple}, weights too", multiple
-    )
-    for multiple in (16, 8)
-)
-"""Algorithms that any backend can offer, because they change the network (``padding``)."""
 
 
 LAYOUTS = (
@@ -162,13 +149,13 @@ LAYOUTS = (
 
 
 def differing(algorithms: Iterable[Algorithm], options: Mapping[str, str]) -> tuple[Algorithm, ...]:
-    """Return the algorithms that differ from the effective options, and padded ones, sorted by name."""
+    """Return the algorithms that differ from the effective options, sorted by name."""
     alternatives = (
         algorithm
         for algorithm in algorithms
         if any(options.get(name) != value for name, value in algorithm.options.items())
     )
-    return tuple(sorted((*alternatives, *PADDED), key=lambda algorithm: algorithm.name))
+    return tuple(sorted(alternatives, key=lambda algorithm: algorithm.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -742,7 +729,7 @@ class Backend(ABC):
         if chosen is None:
             names = ", ".join(algorithm.name for algorithm in algorithms) or "none"
             raise UsageError(f"backend {self.name} has no algorithm {name!r} here", remedy=f"it has {names}")
-        return replace(settings, options={**settings.options, **chosen.options}, channels=chosen.channels)
+        return replace(settings, options={**settings.options, **chosen.options})
 
     def plans(self, network: Network, settings: Settings, most: int, footprint: int) -> tuple[PlanTime, ...]:
         """Build and time the library's plans for one brick, in the library's order; after ``setup``.

@@ -34,7 +34,7 @@ from ...models.subgraphs import reads
 from ..device.device import Device, Run
 from ..machine.nvml import lacks_of_gpu
 from ..network.network import Network, narrowed_to, relative_difference
-from .base import PADDED, Algorithm, Backend, Executable, Option, PlanTime, Settings, released
+from .base import Backend, Executable, Option, PlanTime, Settings, released
 from .reports import Wording
 
 Array = npt.NDArray[Any]
@@ -363,14 +363,6 @@ class LibraryBackend(Backend):
     @abstractmethod
     def load(self, network: Network, settings: Settings, memory: Memory, device: Device) -> LoadedBrick:
         """Load one copy of a brick; the network has a model. May raise any exception of the library."""
-
-    def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:  # noqa: ARG002
-        """Return the library's algorithms other than the one of the effective options."""
-        return ()
-
-    def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
-        """Return the library's algorithms, and padded channels (see ``Backend``)."""
-        return tuple(sorted((*self.others(options), *PADDED), key=lambda algorithm: algorithm.name))
 
     def missing(self, device: str) -> str:  # noqa: ARG002
         """CuPy or the driver (see ``Backend``)."""

@@ -39,7 +39,6 @@ from ..machine.cores import peak_bytes, physical_cores, resident_bytes, return_m
 from ..machine.priority import Priority
 from ..network.network import Network, array_type, file_network, read_network, synthetic_network
 from ..network.packed import PackedBrick, reads_any_value, repeated
-from ..network.padding import brick_network, padded_network
 from . import messages
 from .execution.extraction import write_graph
 from .execution.pack import Pack, executed_brick, executed_bricks, load_pack
@@ -250,7 +249,7 @@ class _WorkerState:
         settings = self._settings_of(file)
         if file.synthetic or file.path.startswith("@"):
             model = built_in(file.path) or read_network(Path(file.path), values=True)
-            make = partial(_brick, file, settings, model)
+            make = partial(_brick, file, model)
             if file.in_model:
                 brick = executed_brick(make(unroll=1), self._greeted(), settings)
                 make, edges = partial(repeated, brick.network), brick.edges
@@ -436,7 +435,7 @@ class _WorkerState:
     def _profile(self, request: messages.Profile) -> messages.Profiled:
         backend, file = self._greeted().require(Backend.kernels), request.file
         settings = self._settings_of(file)
-        network = padded_network(replace(_model_network(file), as_is=file.as_is), settings.channels)
+        network = replace(_model_network(file), as_is=file.as_is)
         return messages.Profiled(backend.kernels(network, settings, request.count))
 
     def _trace(self, request: messages.Trace) -> messages.Traced:
@@ -521,19 +520,16 @@ def _executed(
         try:
             model = read_network(Path(member.file.path), values=True)
             alike = backend.packs(settings) and reads_any_value(model, member.boundary)
-            networks[member.id] = _brick(member.file, settings, model, alike=alike)
+            networks[member.id] = _brick(member.file, model, alike=alike)
         except (BackendError, ModelError) as error:
             failed[member.id] = error
     bricks, refused = executed_bricks(networks, backend, settings)
     return {name: replace(brick, boundary=boundary[name]) for name, brick in bricks.items()}, failed | refused
 
 
-def _brick(
-    file: messages.NetworkFile, settings: Settings, model: onnx.ModelProto, *, unroll: int = 1, alike: bool = False
-) -> Network:
+def _brick(file: messages.NetworkFile, model: onnx.ModelProto, *, unroll: int = 1, alike: bool = False) -> Network:
     """Return the network of a brick in a file."""
-    network = brick_network(model, seed=file.seed, unroll=unroll, multiple=settings.channels, alike=alike)
-    return replace(network, as_is=file.as_is)
+    return replace(synthetic_network(model, seed=file.seed, unroll=unroll, alike=alike), as_is=file.as_is)
 
 
 def _model_network(file: messages.NetworkFile) -> Network:

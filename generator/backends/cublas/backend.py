@@ -284,11 +284,11 @@ class CublasBackend(LibraryBackend):
         """Return the options of its only device."""
         return (_LIBRARY, MODE, PLAN, TF32)
 
-    def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:
-        """Return the other library (see ``LibraryBackend``)."""
+    def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
+        """Return the other library (see ``Backend``)."""
         if options[_LIBRARY.name] == "cublas":
-            return [Algorithm("lt", {_LIBRARY.name: "lt"}, "cuBLASLt's first algorithm for each brick")]
-        return [Algorithm("cublas", {_LIBRARY.name: "cublas", PLAN.name: FIRST}, "cuBLAS itself, which chooses")]
+            return (Algorithm("lt", {_LIBRARY.name: "lt"}, "cuBLASLt's first algorithm for each brick"),)
+        return (Algorithm("cublas", {_LIBRARY.name: "cublas", PLAN.name: FIRST}, "cuBLAS itself, which chooses"),)
 
     def open(self) -> None:
         """Load the bindings of both."""

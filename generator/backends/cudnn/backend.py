@@ -21,7 +21,7 @@ from ....models.subgraphs import declared_shape
 from ...device.device import Device, Run
 from ...network.network import Network
 from .. import library
-from ..base import LAYOUTS, TF32, Algorithm, Option, PlanTime, Settings, released
+from ..base import LAYOUTS, TF32, Algorithm, Option, PlanTime, Settings, differing, released
 from ..reports import Wording
 from .lowering import translate
 from .operations import OperationGraph, TensorRole, from_memory, in_memory, merged
@@ -228,9 +228,9 @@ class CudnnBackend(library.LibraryBackend):
         """Return the options of its only device."""
         return _OPTIONS
 
-    def others(self, options: Mapping[str, str]) -> Sequence[Algorithm]:
-        """Return the other layout (see ``LibraryBackend``)."""
-        return [layout for layout in LAYOUTS if layout.name != options["layout"]]
+    def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
+        """Return the other layout (see ``Backend``)."""
+        return differing(LAYOUTS, options)
 
     def open(self) -> None:
         """Load the frontend, which loads the library."""

@@ -215,7 +215,7 @@ class OrtBackend(base.Backend):
         return tuple(dtype for dtype in self.dtypes if dtype != (_FLOAT16 if device == "cpu" else _INT8))
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[base.Algorithm, ...]:  # noqa: ARG002
-        """Levels of optimisation, layouts of weights or images, and padded channels (see ``Backend``)."""
+        """Levels of optimisation, and layouts of weights or images (see ``Backend``)."""
         return base.differing(ALGORITHMS[device], options)
 
     def setup(self, settings: base.Settings) -> None:

@@ -229,7 +229,7 @@ class TorchBackend(Backend):
         return options["mode"] not in {*_COMPILED, "branches"}
 
     def algorithms(self, device: str, options: Mapping[str, str], dtype: str) -> tuple[Algorithm, ...]:  # noqa: ARG002
-        """Return the other layout, padded channels, and on the CPU the other kernels (see ``Backend``)."""
+        """Return the other layout, and on the CPU the other kernels (see ``Backend``)."""
         return differing((*LAYOUTS, *(_ONEDNN if device == "cpu" else ())), options)
 
 

@@ -15,12 +15,7 @@ from dlbricks.generator.worker.messages import Time
 from working import network
 
 QUICKEST = {"visits": 10, "processes": 1, "sessions": 1}
-NAMES = ("basic", "extended", "padded-16", "padded-8", "unfused", "unpacked")
-OF_ALL = tuple(name for name in NAMES if not name.startswith("padded"))
-"""Algorithms that every brick has."""
-
-PADDED = 3
-"""Bricks of the small suite that have channels to pad to a multiple of 16; to one of 8 there is none."""
+NAMES = ("basic", "extended", "unfused", "unpacked")
 
 CONVOLUTIONS = (
     "(float[1,16,8,8] x, float[32,16,3,3] w0, float[32] w1, float[32,32,3,3] w2) => (float[1,32,4,4] y)"
@@ -34,8 +29,6 @@ from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
 
 class ChoosyBackend(OrtBackend):
     name = "choosy"
-    def algorithms(self, device, options, dtype):
-        return tuple(one for one in super().algorithms(device, options, dtype) if one.channels == 1)
     def prepare(self, network, settings):
         kinds = {node.op_type for node in network.model.graph.node} if network.model is not None else set()
         if settings.options["prepacking"] == "off" and "Sqrt" in kinds:
@@ -57,22 +50,19 @@ def test_every_brick_is_measured_once_per_algorithm_and_then_reused(small_suite,
     report = run(small_suite, store=store, cache=cache, algorithms=True, **QUICKEST)
 
     assert (plain.measured, plain.algorithms, plain.algorithms_remaining) == (10, 0, 0)
-    assert (forecast.remaining, forecast.algorithms_remaining, forecast.complete) == (0, 60, True)
+    assert (forecast.remaining, forecast.algorithms_remaining, forecast.complete) == (0, 40, True)
     assert forecast.forecast_s > 0
     assert (report.bricks, report.measured, report.reused, report.remaining) == (10, 0, 10, 0)
-    assert (report.algorithms, report.algorithms_reused, report.algorithms_remaining) == (40 + PADDED, 0, 0)
+    assert (report.algorithms, report.algorithms_reused, report.algorithms_remaining) == (40, 0, 0)
     assert report.complete
     assert report.stack == plain.stack
     for name in NAMES:
         found = store.measurements(subject=Subject.BRICK, variant=name)
-        if name in OF_ALL:
-            assert {one.key for one in found} == set(small_suite.keys)
-        else:
-            assert len(found) == (PADDED if name == "padded-16" else 0)
+        assert {one.key for one in found} == set(small_suite.keys)
         assert all(one.unroll == 1 for one in found) or cache != "cold"
         assert all(one.summary.samples >= 10 for one in found)
     again = run(small_suite, store=store, cache=cache, algorithms=True, **QUICKEST)
-    assert (again.run, again.algorithms, again.algorithms_reused) == (None, 0, 40 + PADDED)
+    assert (again.run, again.algorithms, again.algorithms_reused) == (None, 0, 40)
     (answer,) = estimate(small_models, store=store, cache=cache)
     latencies = {one.key: one.latency_ns / 1e6 for one in store.measurements(subject=Subject.BRICK)}
     for row in answer.parts.sequences:
@@ -86,7 +76,7 @@ def test_every_brick_is_measured_once_per_algorithm_and_then_reused(small_suite,
 def test_bricks_and_algorithms_are_measured_in_the_same_sessions(small_suite, store):
     report = run(small_suite, store=store, cache="hot", algorithms=True, **QUICKEST)
 
-    assert (report.measured, report.algorithms) == (10, 40 + PADDED)
+    assert (report.measured, report.algorithms) == (10, 40)
     assert {one.run for one in store.measurements(subject=Subject.BRICK, variant=None)} == {report.run}
     (stored,) = store.runs()
     assert stored.options["algorithms"] == list(NAMES)
@@ -139,7 +129,7 @@ def test_an_interrupted_run_goes_on_with_algorithms_where_they_are_asked_for(sma
     assert store.info()["counts"]["open"] > 0  # of algorithms: nothing was asked about them
     report = run(small_suite, store=store, cache="hot", algorithms=True, **protocol)
     assert (report.measured, report.reused) == (0, 10)
-    assert report.algorithms + report.algorithms_reused == len(measured()) == 40 + PADDED
+    assert report.algorithms + report.algorithms_reused == len(measured()) == 40
     assert store.info()["counts"]["open"] == 0
 
 
@@ -151,10 +141,8 @@ def test_only_what_differs_from_the_options_is_offered():
         return tuple(one.name for one in backend.require_algorithms("cpu", effective, "float32"))
 
     assert names() == NAMES
-    assert names(optimization="basic") == ("extended", "full", "padded-16", "padded-8", "unfused", "unpacked")
-    assert names(optimization="disabled", prepacking="off") == (
-        "basic", "extended", "full", "packed", "padded-16", "padded-8",
-    )  # fmt: skip
+    assert names(optimization="basic") == ("extended", "full", "unfused", "unpacked")
+    assert names(optimization="disabled", prepacking="off") == ("basic", "extended", "full", "packed")
     for name in names():
         assert name != "inner"  # a variant that is no algorithm
 
@@ -174,10 +162,10 @@ def test_algorithms_execute_other_operators(skeleton_of):
 
 def test_a_worker_runs_algorithms_in_turn_and_knows_no_others(small_suite, worker):
     path = str(small_suite.brick_path(small_suite.keys[0]).resolve())
-    for name in ("", *OF_ALL):
+    for name in ("", *NAMES):
         worker.load(network(name, path, variant=name))
-    for name in ("", *OF_ALL):
+    for name in ("", *NAMES):
         assert worker.time(Time(name)).elapsed_ns > 0
         worker.drop(name)
-    with pytest.raises(UsageError, match=r"no algorithm .winograd. here; it has basic, extended, padded-16, pad"):
+    with pytest.raises(UsageError, match=r"no algorithm .winograd. here; it has basic, extended, unf"):
         worker.load(network("w", path, variant="winograd"))
