@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Unpack
 
-from ..bricks.inference.shapes import ShapeOracle
 from ..constructor.choice import Query
 from ..constructor.remedies import Task
 from ..db import Store
@@ -107,7 +106,6 @@ def advise(
     query: Query | None = None,
     granularity: int = 1,
     connected: bool = False,
-    oracle: ShapeOracle | None = None,
     **fields: Unpack[QueryFields],
 ) -> Advice:
     """Compare the stored combinations of one system with the fastest of each model (``compare``), and advise.
@@ -120,7 +118,6 @@ def advise(
             all precisions).
         granularity: Most layers in a brick.
         connected: Bricks may be weakly connected windows.
-        oracle: Finds shapes that inference does not.
         **fields: Fields of a ``Query``; they replace the fields of ``query``.
 
     Raises:
@@ -141,7 +138,7 @@ def advise(
     query = replace(query, system=_system(store, query.system), dtype=dtype)
     compared = compare(
         models, store=store, base=FASTEST, minimum_effect=minimum_effect, query=query, granularity=granularity,
-        connected=connected, oracle=oracle,
+        connected=connected,
     )  # fmt: skip
     advice = tuple(_advised(compared, source, store, query) for source in models)
     return Advice(compared.rows, compared.sides, compared.by, compared.minimum_effect, advice)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, NamedTuple, Unpack
 
 from ..bricks.decomposition import Decomposition
-from ..bricks.inference.shapes import ShapeOracle
 from ..bricks.layer import LayerState
 from ..bricks.suite.suite import GRAPHS
 from ..constructor.choice import Choice, Query
@@ -363,7 +362,6 @@ def kernels(
     granularity: int = 1,
     connected: bool = False,
     graph: str | None = None,
-    oracle: ShapeOracle | None = None,
     **fields: Unpack[QueryFields],
 ) -> Kernels:
     """Return the kernels of models, from stored views (``run --kernels``, ``measure --kernels``).
@@ -377,7 +375,6 @@ def kernels(
         connected: Sequences may be weakly connected windows.
         graph: Graph to decompose; None: the first of source, runtime and fused with the fewest missing views, by share;
             for whole models, source.
-        oracle: Finds shapes that inference does not; by default a worker that starts when it is needed.
         **fields: Fields of a ``Query``; they replace the fields of ``query``.
 
     Returns:
@@ -393,7 +390,7 @@ def kernels(
     if query.cache is not None:
         raise UsageError("kernels do not depend on the cache state", remedy="leave the cache state out")
     names = [graph] if graph else GRAPHS[:1] if whole else ("source", "runtime", "fused")
-    along = partial(_kernels_along, models, store, query, oracle=oracle, whole=whole)
+    along = partial(_kernels_along, models, store, query, whole=whole)
     chosen, missing = along(Cut(granularity, connected=connected, graph=names[0]))
     for name in names[1:]:
         if not missing:
@@ -408,7 +405,7 @@ def kernels(
 
 
 def _kernels_along(
-    models: Sequence[ModelSource], store: Store, query: Query, cut: Cut, *, oracle: ShapeOracle | None, whole: bool
+    models: Sequence[ModelSource], store: Store, query: Query, cut: Cut, *, whole: bool
 ) -> tuple[Kernels, float]:
     """Return the kernels of models along one graph, and the share of views that are missing; raises as ``kernels``."""
     settled = settle(store, query, cut)
@@ -416,7 +413,7 @@ def _kernels_along(
     if settled.why_not is not None:
         errors = [ModelKernels(model.name, whole, model.batch, error=settled.why_not) for model in models]
         return Kernels(tuple(errors)), 1.0
-    decompositions = decompose(models, cut, oracle=oracle)
+    decompositions = decompose(models, cut)
     parts = {model.own.key: _parts(model, whole=whole) for model in readable(decompositions)}
     keys = {key for counts in parts.values() for key, _ in counts if key is not None}
     subject = Subject.MODEL if whole else Subject.BRICK

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Unpack
 
 from ...bricks.decomposition import Decomposition
-from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import Query
 from ...constructor.evidence import ends_in_view
 from ...db import Store
@@ -217,7 +216,6 @@ def compare(
     query: Query | None = None,
     granularity: int = 1,
     connected: bool = False,
-    oracle: ShapeOracle | None = None,
     **fields: Unpack[QueryFields],
 ) -> Comparison:
     """Compare stored results, per model and per brick; nothing is measured.
@@ -235,7 +233,6 @@ def compare(
         query: Narrows the comparison.
         granularity: Most layers in a brick; bricks are those of the models' own graphs.
         connected: Bricks may be weakly connected windows.
-        oracle: Finds shapes that inference does not.
         **fields: Fields of a ``Query``, in place of those of ``query``.
 
     Raises:
@@ -254,7 +251,7 @@ def compare(
     check_minimum_effect(minimum_effect)
     by, cut, query = By(by), Cut(granularity, connected=connected), asked(query, fields)
     ranked = base == FASTEST
-    results = open_results(decomposed(models, cut, oracle), store, query, cut, by=by, merged=ranked)
+    results = open_results(decomposed(models, cut), store, query, cut, by=by, merged=ranked)
     sides = results.sides
     if ranked:
         sides = [side for side in sides if query.cache is not None or not side.cold]

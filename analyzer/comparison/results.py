@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from ...bricks.decomposition import Decomposition, Failed
 from ...bricks.graph.footprint import nearest_levels
-from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import Layer, LayerState
 from ...constructor.choice import COLD, Choice, Query
 from ...constructor.construction import construct
@@ -498,19 +497,18 @@ class Results:
         return f"{side.name}: the model is not measured, and {measured_count} of its {len(keys)} bricks are"
 
 
-def decomposed(models: Sequence[ModelSource], cut: Cut, oracle: ShapeOracle | None) -> list[Decomposition | Failed]:
+def decomposed(models: Sequence[ModelSource], cut: Cut) -> list[Decomposition | Failed]:
     """Decompose models, as far as they can be.
 
     Args:
         models: The models.
         cut: How they are cut.
-        oracle: Finds shapes that inference does not; None for a worker.
 
     Raises:
         UsageError: Granularity less than 1, or a dimension that no model has.
     """
     cut.check()
-    decompositions = decompose(models, cut, oracle=oracle)
+    decompositions = decompose(models, cut)
     readable(decompositions)
     return decompositions
 

@@ -8,7 +8,6 @@ from statistics import fmean
 from typing import Unpack
 
 from ...bricks.decomposition import Failed
-from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import Query
 from ...constructor.construction import construct, failed
 from ...constructor.evidence import Evidence
@@ -85,7 +84,6 @@ def estimate(
     overlap: bool = False,
     connected: bool = False,
     graph: str | None = None,
-    oracle: ShapeOracle | None = None,
     predict: bool = False,
     **fields: Unpack[QueryFields],
 ) -> Estimates:
@@ -105,7 +103,6 @@ def estimate(
             (``runtime``); or the model's own, cut along the fusions of an installed runtime
             (``fused``). None: the first of source, runtime and fused
             with a stored brick; with ``predict`` the runtime's best.
-        oracle: Source of shapes that inference does not find; default: a worker, started on demand.
         predict: Predict unmeasured bricks from others (docs/explanation/prediction.md); not with evidence.
         **fields: Fields of a ``Query``, in place of those of ``query``.
 
@@ -135,13 +132,11 @@ def estimate(
     if settings is not None and (granularity, overlap, connected, graph) != (1, False, False, None):
         raise UsageError("settings are given, and a field of them beside", remedy="give all of it in one")
     if settings is None and graph is None and not predict:
-        return Estimates(tuple(_as_stored(store, models, requested, cut, oracle)[1]))
-    return Estimates(tuple(estimates_in(store, models, requested, cut, oracle=oracle, predict=predict)))
+        return Estimates(tuple(_as_stored(store, models, requested, cut)[1]))
+    return Estimates(tuple(estimates_in(store, models, requested, cut, predict=predict)))
 
 
-def _as_stored(
-    store: Store, models: Sequence[Model], query: Query, cut: Cut, oracle: ShapeOracle | None = None
-) -> tuple[Cut, list[Estimate]]:
+def _as_stored(store: Store, models: Sequence[Model], query: Query, cut: Cut) -> tuple[Cut, list[Estimate]]:
     """Estimate along the graph of which most is stored: the models' own, else one that a runtime executes or fuses.
 
     A brick of one layer is the same brick in the model's own graph and along fusions, so that a suite along fusions
@@ -154,7 +149,7 @@ def _as_stored(
         AmbiguousQuery: Several stored combinations match.
     """
     cut = cut.of("source")
-    decompositions = decompose(models, cut, oracle=oracle)
+    decompositions = decompose(models, cut)
     evidence = read_evidence(store, decompositions, query, cut)
     chosen = cut, [construct(model, evidence) for model in decompositions]
     most = _covered(chosen[1])
@@ -163,7 +158,7 @@ def _as_stored(
             settled = settle(store, query, cut.of(graph))
             if settled.why_not is not None:
                 continue
-            executed = decompose(models, settled.cut, oracle=oracle)
+            executed = decompose(models, settled.cut)
             executed_evidence = read_evidence(store, executed, settled.query, settled.cut)
         except AmbiguousQuery:
             if evidence.choice is None:
@@ -208,7 +203,6 @@ def estimates_in(
     query: Query,
     cut: Cut,
     *,
-    oracle: ShapeOracle | None = None,
     predict: bool = False,
 ) -> list[Estimate]:
     """Decompose models, read their measurements, and estimate them; raises as ``estimate``.
@@ -218,14 +212,13 @@ def estimates_in(
         models: As for ``estimate``.
         query: Requested properties.
         cut: Settings of the decomposition.
-        oracle: Source of shapes that inference does not find.
         predict: Predict unmeasured bricks.
     """
     settled = settle(store, query, cut)
     if settled.why_not is not None:
         request = request_of(None, store, settled.query, settled.cut)
         return [failed(Failed(source_of(model), settled.why_not), request) for model in models]
-    decompositions = decompose(models, settled.cut, oracle=oracle)
+    decompositions = decompose(models, settled.cut)
     evidence = read_evidence(store, decompositions, settled.query, settled.cut)
     if predict and evidence.choice is not None:
         evidence = Gaps(readable(decompositions), evidence, learn(store, evidence.choice)).filled(evidence)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Unpack
 
 from ...bricks.decomposition import Failed
-from ...bricks.inference.shapes import ShapeOracle
 from ...constructor.choice import Choice, Query
 from ...constructor.construction import construct, failed
 from ...constructor.remedies import Task
@@ -225,7 +224,6 @@ def analyze(
     visits: int = 36,
     processes: int = 4,
     until: float = math.inf,
-    oracle: ShapeOracle | None = None,
     progress: ProgressCallback | None = None,
     **fields: Unpack[QueryFields],
 ) -> AnalyzeReport:
@@ -246,7 +244,6 @@ def analyze(
         visits: Visits of each side in one proof.
         processes: Fresh workers of one proof.
         until: End of analyses and proofs on the ``work_clock``; the answer contains the findings so far.
-        oracle: Finds shapes that inference does not.
         progress: Called between visits.
         **fields: Fields of a ``Query``; they replace fields of ``query``.
 
@@ -271,7 +268,7 @@ def analyze(
     rest = [model for model in models if not isinstance(model, Estimate)]
     chosen: ChosenStack | None = None
     if rest:
-        constructed, chosen = _estimates(rest, store, asked(query, fields), oracle, prove=prove)
+        constructed, chosen = _estimates(rest, store, asked(query, fields), prove=prove)
         estimates += constructed
     how = Proving(write, visits, processes, until, progress, minimum_share, again)
     rows = [_row(estimate, store, how, chosen, prove=prove) for estimate in estimates]
@@ -279,7 +276,7 @@ def analyze(
 
 
 def _estimates(
-    models: Sequence[Model], store: Store, query: Query, oracle: ShapeOracle | None, *, prove: bool
+    models: Sequence[Model], store: Store, query: Query, *, prove: bool
 ) -> tuple[list[Estimate], ChosenStack]:
     """Return the estimates of models along the executed graph, and the stack of a run here."""
     chosen = chosen_stack(store, query)
@@ -290,7 +287,7 @@ def _estimates(
         return [failed(Failed(source_of(model), chosen.why_not), request) for model in models], chosen
     if chosen.why_not is None and chosen.stack.key in store.stacks():
         query = replace(query, stack=chosen.stack.key)
-    decompositions = decompose(models, cut, oracle=oracle)
+    decompositions = decompose(models, cut)
     evidence = read_evidence(store, decompositions, query, cut)
     return [construct(model, evidence) for model in decompositions], chosen
 

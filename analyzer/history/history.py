@@ -19,7 +19,6 @@ from statistics import fmean
 from typing import Any, NamedTuple, Unpack
 
 from ...bricks.decomposition import Decomposition, Failed
-from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.reference import CHAIN, OVERHEAD, built_in_key
 from ...constructor.choice import COLD, Query
 from ...db import Measurement, Run, Stack, Store, Subject
@@ -415,7 +414,6 @@ def history(
     query: Query | None = None,
     granularity: int = 1,
     connected: bool = False,
-    oracle: ShapeOracle | None = None,
     **fields: Unpack[QueryFields],
 ) -> History:
     """Return every stored run of models, and the changes of their latency; nothing is measured.
@@ -432,7 +430,6 @@ def history(
         query: Narrows the result.
         granularity: Most layers in the bricks; they are cut from the models' own graphs.
         connected: Bricks may be weakly connected windows.
-        oracle: Finds shapes that inference does not.
         **fields: Fields of a ``Query``; they replace the fields of ``query``.
 
     Raises:
@@ -449,7 +446,7 @@ def history(
     """
     check_minimum_effect(minimum_effect)
     begin = None if since is None else since.astimezone(UTC)
-    decompositions = decomposed(models, Cut(granularity, connected=connected), oracle)
+    decompositions = decomposed(models, Cut(granularity, connected=connected))
     runs = {run.id: run for run in store.runs()}
     order = {run: number for number, run in enumerate(runs)}
     common = _Known(store, runs, order, store.stacks(), minimum_effect, begin)

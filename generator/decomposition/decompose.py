@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ...bricks.decomposition import Decomposition, Failed
 from ...models import ModelSource, require_inputs, require_known
@@ -15,9 +15,6 @@ from ..machine.lock import work_clock
 from ..progress import Progress, ProgressCallback, Stage
 from .cut import Cut
 from .keeping import kept_decomposition
-
-if TYPE_CHECKING:
-    from ...bricks.inference.shapes import ShapeOracle
 
 T = TypeVar("T")
 
@@ -53,7 +50,6 @@ def decompose(
     models: Sequence[Model],
     cut: Cut,
     *,
-    oracle: ShapeOracle | None = None,
     jobs: int = 1,
     progress: ProgressCallback | None = None,
 ) -> list[Decomposition | Failed]:
@@ -66,7 +62,6 @@ def decompose(
     Args:
         models: The models; decompositions by the same cut are returned unchanged.
         cut: How they are cut.
-        oracle: Finds shapes that inference does not; None: a worker that starts when it is needed.
         jobs: Number of processes; 1 uses this one.
         progress: Called after each model.
 
@@ -80,7 +75,7 @@ def decompose(
     require_inputs([model for model in models if isinstance(model, ModelSource)])
     results = {position: model for position, model in enumerate(models) if not isinstance(model, ModelSource)}
     sources = {position: model for position, model in enumerate(models) if isinstance(model, ModelSource)}
-    for done, (position, result) in enumerate(_decomposed(sources, cut, oracle, jobs), 1):
+    for done, (position, result) in enumerate(_decomposed(sources, cut, jobs), 1):
         results[position] = result
         if progress is not None:
             elapsed_s = time.monotonic() - begun
@@ -89,13 +84,11 @@ def decompose(
     return [results[position] for position in range(len(models))]
 
 
-def _decomposed(
-    models: Mapping[int, ModelSource], cut: Cut, oracle: ShapeOracle | None, jobs: int
-) -> Iterator[tuple[int, Decomposition | Failed]]:
+def _decomposed(models: Mapping[int, ModelSource], cut: Cut, jobs: int) -> Iterator[tuple[int, Decomposition | Failed]]:
     """Yield position and result of each model: first the kept ones, then others as they finish."""
     remaining = {}
     for position, source in models.items():
-        decomposition = kept_decomposition(source, cut) if oracle is None else None
+        decomposition = kept_decomposition(source, cut)
         if decomposition is None:
             remaining[position] = source
         else:
@@ -103,7 +96,7 @@ def _decomposed(
     if remaining:
         from .decomposer import decomposed  # most models are kept
 
-        yield from decomposed(remaining, cut, oracle, jobs, max(_UNTIL.get(), work_clock() + _LEAST_S))
+        yield from decomposed(remaining, cut, jobs, max(_UNTIL.get(), work_clock() + _LEAST_S))
 
 
 def readable(models: Sequence[Decomposition | Failed]) -> list[Decomposition]:

@@ -19,7 +19,6 @@ from ...bricks.cutting.sequences import sequences, windows
 from ...bricks.decomposition import Decomposition, Failed, attempt, suspects
 from ...bricks.graph.footprint import class_of
 from ...bricks.graph.model_graph import ExecutedModel, ModelGraph, build_graph
-from ...bricks.inference.shapes import ShapeOracle
 from ...bricks.layer import ELEMENT_BITS, TensorType
 from ...db.values import Runtime
 from ...errors import BackendError, WorkerError, unforeseen
@@ -99,20 +98,18 @@ class Decomposer:
 
     Args:
         cut: How to cut.
-        oracle: Finds shapes that inference does not; None: a worker that starts when it is needed.
     """
 
-    def __init__(self, cut: Cut, *, oracle: ShapeOracle | None = None) -> None:
+    def __init__(self, cut: Cut) -> None:
         self._cut = cut
-        self._own_oracle = WorkerOracle()
-        self._oracle = oracle or self._own_oracle
+        self._oracle = WorkerOracle()
         self.executed = ExecutedGraphs(cut.runtime, cut.threads)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self._own_oracle.__exit__(kind, *rest)
+        self._oracle.__exit__(kind, *rest)
         self.executed.__exit__(kind, *rest)
 
     def __call__(self, source: ModelSource) -> Decomposition:
@@ -123,7 +120,7 @@ class Decomposer:
         """
         if self._cut.graph == "runtime":
             require_parts(self._cut.runtime.backend)
-        problems = len(self._own_oracle.problems)
+        problems = len(self._oracle.problems)
         skeleton = source.skeleton()
         model_graph = build_graph(skeleton, oracle=self._oracle)
         try:
@@ -135,7 +132,7 @@ class Decomposer:
                 raise  # its cause is known
             raise type(error)(f"{error.message}{suspects(source, model_graph)}") from error
         decomposition = _cut_up(source, self._cut, model_graph, executed)
-        if self._oracle is self._own_oracle and len(self._own_oracle.problems) == problems:
+        if len(self._oracle.problems) == problems:
             keep_decomposition(decomposition, self._cut)
         return decomposition
 
@@ -170,11 +167,11 @@ def _cut_up(
 
 
 def decomposed(
-    models: Mapping[int, ModelSource], cut: Cut, oracle: ShapeOracle | None, jobs: int, until: float
+    models: Mapping[int, ModelSource], cut: Cut, jobs: int, until: float
 ) -> Iterator[tuple[int, Decomposition | Failed]]:
     """Yield position and result of each model as it finishes; several processes have each model's limit alone."""
     if jobs == 1 or len(models) < 2:
-        with Decomposer(cut, oracle=oracle) as decomposer:
+        with Decomposer(cut) as decomposer:
             if cut.graph == "runtime" and len(models) > 1:
                 decomposer.executed.ensure_sizes([*models.values()])
             for number, (position, source) in enumerate(models.items()):
