@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ..errors import BackendError, ModelError, UsageError, WorkerError
 from . import options as shared
@@ -142,11 +143,13 @@ def open_store(database: str, sources: Sequence[ModelSource], *, stored: bool) -
 
 
 def existing(database: str) -> AbstractContextManager[Store | None]:
-    """Open a database for writing if it exists."""
+    """Open a database for writing if it exists; one that the caller named is made."""
     from ..db import Store
     from ..db.place import DatabasePlace
 
-    return Store.open(database, create=False) if DatabasePlace.of(database).inspect() else nullcontext()
+    named = click.get_current_context().get_parameter_source("database") is not ParameterSource.DEFAULT
+    there = bool(DatabasePlace.of(database).inspect())
+    return Store.open(database, create=named) if there or named else nullcontext()
 
 
 @click.command()
@@ -319,7 +322,7 @@ def analyze(*, fail_on: float | None, database: str, **options: Any) -> None:
 def improve(*, out: Path | None, database: str, **options: Any) -> None:
     """Write a faster file that computes the same for every input: each rewrite is proven, then timed.
 
-    A database that exists keeps the result for 'analyze' and 'report'.
+    A database that exists, or that --db names, keeps the result for 'analyze' and 'report'.
 
     \b
     Example:

@@ -244,6 +244,9 @@ _CAUSES = {
 }
 """Causes of a model faster than its bricks, by term of the attribution."""
 
+_MOSTLY = 0.5
+"""Share of the difference that known causes have to explain; below it the note says that the rest has none."""
+
 
 def benanza_note(
     bounds: BenanzaBounds, truth: GroundTruth, attribution: Mapping[str, Term] | None, *, parallel: bool
@@ -274,13 +277,19 @@ def benanza_note(
     gains = {
         name: -SIGNS[name] * term.ms
         for name, term in (attribution or {}).items()
-        if name in _CAUSES and term.ms is not None and -SIGNS[name] * term.ms > 0
+        if name in _CAUSES and term.ms is not None and -SIGNS[name] * term.ms > 0 and not _may_be_zero(term)
     }
     ordered = sorted(gains.items(), key=lambda gain: -gain[1])
+    explained = bool(reasons) or sum(gains.values()) >= _MOSTLY * (bound - measured)
     reasons += [f"{_CAUSES[name]} ({gain:.3g} ms)" for name, gain in ordered]
     if reasons:
-        return f"{less}: {', '.join(reasons)}"
+        return f"{less}: {', '.join(reasons)}{'' if explained else '; the rest is not explained'}"
     return f"{less}; cause unknown: {_unknown(attribution)}"
+
+
+def _may_be_zero(term: Term) -> bool:
+    low, high = term.ci95_ms or (-math.inf, math.inf)
+    return not term.counted or low <= 0 <= high
 
 
 def _unknown(attribution: Mapping[str, Term] | None) -> str:

@@ -19,6 +19,9 @@ MANUAL = "nothing here applies this remedy by itself"
 """Why a remedy for people is not tried."""
 
 
+IMPROVE = "improve"
+"""Action of the remedy of a rewrite."""
+
 REWRITES = "rewrites"
 """Name of the search for rewrites of the file among what was not tried."""
 

@@ -40,8 +40,8 @@ from ..rewriting.process import Searching
 from ..rewriting.search import Found, SearchRequest, Step, shorter_path, step_path
 from ..setups import Setup, choice_here, settled
 from ..shell import improve_command, model_words
-from .finding import LATE, MINIMUM_SHARE, Finding, Proof, Remedy, lines_of
-from .stored_proofs import store_improvement, stored_proofs
+from .finding import IMPROVE, LATE, MINIMUM_SHARE, REWRITES, Finding, Proof, Remedy, lines_of
+from .stored_proofs import Tried, store_improvement, stored_proofs
 
 _SEARCHED, _LEAST_SEARCHED, _LOOKED, _FIRST = 0.5, 0.2, 0.1, 0.6
 """Shares of the budget for the search, at most and at least, and for settings; share of the rest for the first
@@ -155,7 +155,8 @@ class Improvement(Tabular):
         copies: Outputs that are copies of inputs. The file keeps them, since callers read them.
         copies_proof: Saving of a file without them; None if they are small or the time was up.
         interrupted: The interrupt of the search or the proof; all changes are unproven then. None if both ended.
-        others: Other findings of the model that are proven in the database: remedies that no file contains.
+        others: Other findings of the model that are proven in the database: remedies that no file contains; if nothing
+            is proven now, rewrites too.
     """
 
     ANSWER = "report.answers.findings.improve_answer"
@@ -295,19 +296,20 @@ def improve(
             tuple(str(path.absolute()) for path in data), source.given.values, libraries,
         )  # fmt: skip
         bench = _Bench(file, request, begun + budget_s, progress)
-        chosen = bench.promising(SETTINGS if settings else {}, _LOOKED)
-        least_s = bench.proof_s(1 + bool(chosen))
-        search_s = max(min(request.budget_s, bench.left_s - least_s), _LEAST_SEARCHED * budget_s)
-        with Searching(replace(request, denormal_as_zero=_DENORMALS in chosen, budget_s=search_s)) as search:
-            with machine_lock():
-                result, interrupted = search.find()
-            outcome = _Outcome(unproven=tuple(_changed(step, None) for step in result.steps))
-            copies_proof: Proven | None = None
-            if interrupted is None:
-                try:
+        interrupted: KeyboardInterrupt | None = None
+        result, outcome, copies_proof = Found(untried=(REWRITES,)), _Outcome(), None
+        try:
+            chosen = bench.promising(SETTINGS if settings else {}, _LOOKED)
+            least_s = bench.proof_s(1 + bool(chosen))
+            search_s = max(min(request.budget_s, bench.left_s - least_s), _LEAST_SEARCHED * budget_s)
+            with Searching(replace(request, denormal_as_zero=_DENORMALS in chosen, budget_s=search_s)) as search:
+                with machine_lock():
+                    result, interrupted = search.find()
+                outcome = _Outcome(unproven=tuple(_changed(step, None) for step in result.steps))
+                if interrupted is None:
                     outcome, copies_proof = _proven(result, bench, search, chosen), bench.shorter()
-                except KeyboardInterrupt as error:
-                    interrupted = error
+        except KeyboardInterrupt as error:
+            interrupted = error
         path = None
         if outcome.model is not None and output is not None:
             path = _written(outcome.model, output)
@@ -318,21 +320,26 @@ def improve(
         result.shapes, result.hostile, len(data), number, work_clock() - begun, result.proving_s,
         result.copies, copies_proof, interrupted,
     )  # fmt: skip
-    if store is not None and interrupted is None and not (noise_ok or data):
+    if store is not None and not (noise_ok or data):
         return replace(improvement, others=_stored(improvement, source, store))
     return improvement
 
 
 def _stored(improvement: Improvement, source: ModelSource, store: Store) -> tuple[Finding, ...]:
-    """Store the result, and return the other findings of the model that are proven in the database."""
+    """Store the result, and return other findings of the model that are proven in the database.
+
+    They are remedies that no file contains, and rewrites if none is proven now. An interrupted result is not stored.
+    """
     (model,) = decompose([source], Cut(1))
     if isinstance(model, Failed):
         return ()  # its graph has no key, and no other command can analyse it
     choice = choice_here(settled(Setup(backend="onnxruntime", threads=improvement.threads, options=asked())))
-    proven, vain = _findings_of(improvement, source, None)
-    store_improvement(store, source, model.own.key, choice, proven, vain=vain, complete=not improvement.untried)
-    known = stored_proofs(store, source, model.own.key, choice)
-    return () if known is None else tuple(finding for finding in known.others if _is_proven(finding))
+    if improvement.interrupted is None:
+        proven, vain = _findings_of(improvement, source, None)
+        store_improvement(store, source, model.own.key, choice, proven, vain=vain, complete=not improvement.untried)
+    known = stored_proofs(store, source, model.own.key, choice) or Tried(())
+    findings = known.others if improvement.changes else known.findings
+    return tuple(finding for finding in findings if _is_proven(finding))
 
 
 def _is_proven(finding: Finding) -> bool:
@@ -598,7 +605,7 @@ def _findings_of(
 
     def finding(change: ProvenChange, *, proven: bool) -> Finding:
         engine, _, what = change.kind.partition(": ")
-        title, remedy = f"{what}, {change.places} x", Remedy("improve", "Use the improved file.", {}, code)
+        title, remedy = f"{what}, {change.places} x", Remedy(IMPROVE, "Use the improved file.", {}, code)
         if change.reason == "setting":
             engine, title = "denormals" if what == _DENORMALS else "options", what
             remedy = Remedy("session_option", f"Set {what} in your program.", SETTINGS[what], lines_of(SETTINGS[what]))

@@ -15,7 +15,7 @@ from ...db.values import TRIED_CACHE, Circumstances, Identity
 from ...models import ModelSource
 from ...models.source import contents
 from ..shell import improve_command
-from .finding import LATE, LONGER, MANUAL, REWRITES, UNABLE, Finding, joint_of, lines_of
+from .finding import IMPROVE, LATE, LONGER, MANUAL, REWRITES, UNABLE, Finding, joint_of, lines_of
 
 # A proof belongs to a model's file on one system and stack, as a measurement does: it stays where the model is measured
 # again, and leaves with the database. Only what was tried is stored. Predictions are made anew from what is stored.
@@ -26,9 +26,6 @@ FORM = 1
 
 OTHERS = ("every other remedy",)
 """What was not tried after ``improve``."""
-
-IMPROVE = "improve"
-"""Action of the remedy of a rewrite."""
 
 
 @dataclass(frozen=True, slots=True)

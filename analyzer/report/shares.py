@@ -51,12 +51,19 @@ def whole_ms(entry: Estimate) -> float | None:
     """Return the time in ms that shares of layers refer to; None if it is unknown.
 
     It is the sum of all layers. If a layer is not measured, or if the sum is far below the measured latency, it is the
-    measured latency.
+    measured latency. If the sum is far above it, no share of a layer is known.
     """
     known_ms = math.fsum(max(0.0, part.latency_ms or 0.0) for part in entry.parts.sequences)
+    if overstated(entry):
+        return None
     if not unmeasured_count(entry) and not entry.far:
         return known_ms
     return None if entry.truth.ms is None else max(known_ms, entry.truth.ms)
+
+
+def overstated(entry: Estimate) -> bool:
+    """Return True if the bricks of a model take far longer than the model, so that they tell no shares of it."""
+    return entry.far and (entry.truth.ratio or 0.0) > 1
 
 
 def profile_of(entry: Estimate) -> KernelView | None:

@@ -220,7 +220,7 @@ def _csv(rows: Sequence[Row]) -> str:
     keys = list(dict.fromkeys(key for row in flat for key in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(map(as_text, keys))
+    writer.writerow([as_text(printable(key)) for key in keys])
     for row in flat:
         writer.writerow([row.get(key) for key in keys])
     return out.getvalue()

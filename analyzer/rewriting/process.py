@@ -83,7 +83,7 @@ class Searching:
 
         Raises:
             BackendError: The model cannot be read or run.
-            KeyboardInterrupt: The search was interrupted before it kept anything.
+            KeyboardInterrupt: The search was interrupted before it began.
             UsageError: A file of data does not fit the model.
             WorkerError: The process died before anything was tried.
         """
@@ -94,11 +94,7 @@ class Searching:
             if not path.exists():
                 raise
             found = msgspec.json.decode(path.read_bytes(), type=Found)
-            if isinstance(error, WorkerError):
-                return found, None
-            if not found.steps:
-                raise
-            return found, error
+            return found, None if isinstance(error, WorkerError) else error
 
     def without(self, steps: tuple[int, ...]) -> str:
         """Have the model written without some steps, and return why that is not possible; empty if it is.

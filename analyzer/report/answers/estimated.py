@@ -13,7 +13,7 @@ from ...estimation.estimates import FIELDS
 from ...shell import proof_command, with_command
 from ..causes import advised_for, written
 from ..roofs import roofline_lines
-from ..shares import operator_times, profile_of
+from ..shares import operator_times, overstated, profile_of
 from ..tables import (
     MOST,
     Answer,
@@ -122,7 +122,7 @@ def _far(entry: Estimate) -> str:
     """Say that bricks do not explain the latency of a model, and what to try."""
     figures = f"{entry.name}: measured {milliseconds(entry.truth.ms or 0.0)} ms, estimate"
     figures += f" {milliseconds(entry.latency.ms or 0.0)} ms: the bricks do not explain this model"
-    if (entry.truth.ratio or 0.0) > 1:
+    if overstated(entry):
         return f"{figures}; do not rely on its shares by layer"
     denormals = (entry.attribution or {}).get("denormals")
     if denormals is not None and denormals.counted and denormals.ms is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ....tabular import Field, Row, fields, record_of
-from ...findings.finding import MANUAL
+from ...findings.finding import IMPROVE, MANUAL
 from ...shell import proof_command, shell_command
 from ..tables import MOST, Answer
 from ..units import BUSY, counted, inferences, milliseconds, percent
@@ -98,14 +98,16 @@ def _improvement(improvement: Improvement) -> Iterator[str]:
             yield f"  they differ by at most {error:.1e} of their largest value; the model's own noise is {noise:.1e}"
         yield from (f"  set in your program, the file does not contain it: {change.note}" for change in settings)
     else:
-        yield f"{improvement.name}: no saving is proven, and nothing is written"
+        now = " in this call" if improvement.others else ""
+        yield f"{improvement.name}: no saving is proven{now}, and nothing is written"
     for change in improvement.unproven:
         told = "no time to prove it" if change.proof is None else _saving(change.proof)
         yield f"  not proven: {change.kind} ({counted(change.places, 'place')}): {told}"
     yield from _copies(improvement)
     for finding in improvement.others:
         if finding.proven_share is not None:
-            yield f"  proven before, without a file: {finding.title.rstrip('.')}: {percent(finding.proven_share)} less"
+            how = "" if finding.remedy.action == IMPROVE else ", without a file"
+            yield f"  proven before{how}: {finding.title.rstrip('.')}: {percent(finding.proven_share)} less"
     for kind, reason in improvement.rejected:
         yield f"  tried in vain: {kind}: {reason}"
     if improvement.untried:
@@ -154,8 +156,8 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
         yield f"  loading takes {load} ms and the first run {first} ms: {inferences(start.runs)}"
     if not row.findings:
         yield (
-            f"{row.name}: no saving of the minimum share is predicted or proven; --prove tries remedies, "
-            "--minimum-share 0.1% lists smaller savings"
+            f"{row.name}: no saving of the minimum share is predicted or proven"
+            f"{'' if row.untried else '; --prove tries remedies'}; --minimum-share 0.1% lists smaller savings"
         )
     shown = row.findings[:most]
     for finding in shown:
@@ -165,7 +167,7 @@ def _lines(row: ModelFindings, most: int | None) -> Iterator[str]:
     for finding in row.tried:
         yield f"  {finding.kind}: {finding.title}; {finding.unproven or 'tried: saves too little to report'}"
     yield from (f"  not asked: {reason}" for reason in row.unasked)
-    if row.untried and row.findings:
+    if row.untried:
         yield f"  not tried: {', '.join(row.untried)}; run: {proof_command(row.estimate)}"
     yield from (f"  run: {shell_command(task)}" for task in row.remedies)
 

@@ -84,6 +84,8 @@ def _places(section: Section) -> str:
     costly = [time for time in times if time.measured][:_COSTLY]
     if not costly:
         return "not known, since no layer of it is measured by itself"
+    if costly[0].share is None:
+        return "not known, since the bricks take far longer than the model"
     rest = [time for time in times if not time.measured]
     words = [f"{_undomained(time.name)} {'' if time.share is None else percent(time.share)}" for time in costly]
     for time in rest:

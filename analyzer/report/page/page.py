@@ -24,7 +24,7 @@ from ...findings.finding import LONGER, REWRITES, Finding
 from ...shell import proof_command, search_command, why_unbounded
 from ..causes import CauseRow, placed, rows_of
 from ..section import LayerRow, Section, layer_rows
-from ..shares import OperatorTime, operator_times, profile_of
+from ..shares import OperatorTime, operator_times, overstated, profile_of
 from ..units import (
     BUSY,
     counted,
@@ -127,6 +127,7 @@ def _shown(number: int, section: Section, rows: Sequence[LayerRow]) -> Row:
         "falls": [*_falls(section.estimate)],
         "top": _TOP,
         "unexplained": _unexplained(section.estimate),
+        "overstated": section.estimate.latency.ms if overstated(section.estimate) else None,
         "unbounded": why_unbounded(section.estimate),
         "prove": clipped(_proving(section)),
     }

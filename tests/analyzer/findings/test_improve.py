@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.findings.finding import Finding, Proof, Remedy
+from dlbricks.analyzer.findings.finding import REWRITES, Finding, Proof, Remedy
 from dlbricks.analyzer.findings.improve import _rest, improve, rewrite_findings
 from dlbricks.analyzer.report.answers.findings import improve_answer
 from dlbricks.analyzer.rewriting.process import Find
@@ -143,6 +143,17 @@ def test_rewrites_are_shown_as_unproven_after_an_interruption(
     assert found.unproven
     assert (found.path, found.changes) == (None, ())
     assert not (tmp_path / "faster.onnx").exists()
+
+
+def test_an_interruption_before_the_search_leaves_all_rewrites_untried(slow: ModelSource):
+    def interrupt(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    found = improve(slow, budget_s=20, progress=interrupt)
+
+    assert isinstance(found.interrupted, KeyboardInterrupt)
+    assert (found.changes, found.unproven, found.untried) == ((), (), (REWRITES,))
+    assert "--budget 80s" in found.command
 
 
 def test_an_analysis_does_not_go_on_after_an_interrupted_proof(slow: ModelSource):
