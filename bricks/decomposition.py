@@ -81,16 +81,18 @@ def alone(graph: ModelGraph) -> tuple[LayerSequence, ...]:
 
 
 def suspects(source: ModelSource, graph: ModelGraph) -> str:
-    """Return words on what nobody gave and a runtime may have refused: seeded values, and sizes by default.
+    """Return words on what a runtime may have refused: values given or seeded that decide something, default sizes.
 
     Args:
         source: The model.
         graph: Its own graph.
 
     Returns:
-        A clause in parentheses for each kind; empty if all was given.
+        A clause in parentheses for each kind; empty if there is none.
     """
-    invented, words = _invented(source, graph), ""
+    given = source.given.names()
+    decided = dict.fromkeys(given[name] for name in deciding_inputs(graph) if name in given)
+    invented, words = _invented(source, graph), f" (suspect: {', '.join(decided)})" if decided else ""
     if invented:
         listed = ", ".join(map(repr, invented))
         options = " ".join(dict.fromkeys(spelled_option(name, kind.shape) for name, kind in invented.items()))

@@ -145,23 +145,30 @@ def fixed_trips(node: NodeProto, scalar: Callable[[str], int | None]) -> int | N
     """
     if len(node.input) < _LOOP_INPUTS or not node.input[0]:
         return None
-    trips = scalar(node.input[0])
-    begun = scalar(node.input[1]) if node.input[1] else 1
+    trips, begun = scalar(node.input[0]), _begun(node, scalar)
     if begun == 0:
         return 0
+    return max(0, trips) if trips is not None and begun and _goes_on(node, scalar) else None
+
+
+def _begun(node: NodeProto, scalar: Callable[[str], int | None]) -> int | None:
+    return scalar(node.input[1]) if node.input[1] else 1
+
+
+def _goes_on(node: NodeProto, scalar: Callable[[str], int | None]) -> bool:
+    """Return True if each iteration of a Loop is sure to leave its condition true."""
     body = body_of(node, "body")
-    if trips is None or begun is None or len(body.input) < _LOOP_INPUTS or not body.output:
-        return None
+    if len(body.input) < _LOOP_INPUTS or not body.output:
+        return False
     producers = {name: inner for inner in body.node for name in inner.output}
     name = body.output[0].name
     for _ in range(len(body.node)):
         if name in producers and producers[name].op_type == "Identity" and producers[name].input:
             name = producers[name].input[0]
     if name == body.input[1].name:
-        return max(0, trips)
+        return True
     inside = constant_tensors(body)
-    goes_on = _number(inside[name]) if name in inside else scalar(name) if name not in producers else None
-    return max(0, trips) if goes_on else None
+    return bool(_number(inside[name]) if name in inside else scalar(name) if name not in producers else None)
 
 
 def _number(tensor: TensorProto) -> int | None:
@@ -186,10 +193,16 @@ def require_bounded(graph: GraphProto, given: Mapping[str, int]) -> None:
         given: Known values of its inputs of one element.
 
     Raises:
-        UnsupportedModel: The fixed iterations of a Loop, with those in its body, execute too many operators.
+        UnsupportedModel: The fixed iterations of a Loop, with those in its body, execute too many operators, or it has
+            no end.
         BrokenModel: A body is missing.
     """
     for node, count in _executions(graph, given):
+        if count == math.inf:
+            raise UnsupportedModel(
+                f"Loop '{label_of(node)}' never ends: it has no number of iterations, and its condition stays true",
+                remedy="give it one",
+            )
         if count > _MOST_EXECUTED:
             raise UnsupportedModel(
                 f"Loop '{label_of(node)}' executes {count:.0e} operators with the iterations in its body, which takes "
@@ -198,23 +211,28 @@ def require_bounded(graph: GraphProto, given: Mapping[str, int]) -> None:
             )
 
 
-def _executions(graph: GraphProto, outer: Mapping[str, int]) -> Iterator[tuple[NodeProto, int]]:
-    """Yield each Loop of a graph with the least number of operators that it executes."""
+def _executions(graph: GraphProto, outer: Mapping[str, int]) -> Iterator[tuple[NodeProto, float]]:
+    """Yield each Loop of a graph with the least number of operators that it executes; infinite for one without end."""
     loops = [node for node in graph.node if node.op_type == "Loop" and is_standard(node)]
     if not loops:
         return
     tensors = constant_tensors(graph)
     known = {**outer, **{name: value for name in tensors if (value := _number(tensors[name])) is not None}}
     for node in loops:
-        yield node, (fixed_trips(node, known.get) or 0) * _least(body_of(node, "body"), known)
+        endless = len(node.input) >= _LOOP_INPUTS and not node.input[0] and _begun(node, known.get)
+        if endless and _goes_on(node, known.get):
+            yield node, math.inf
+        else:
+            trips = fixed_trips(node, known.get)
+            yield node, trips * _least(body_of(node, "body"), known) if trips else 0
 
 
-def _least(graph: GraphProto, outer: Mapping[str, int]) -> int:
+def _least(graph: GraphProto, outer: Mapping[str, int]) -> float:
     """Return the least number of operators that one execution of a graph takes: branches of an If count nothing."""
     return len(graph.node) + sum(count for _, count in _executions(graph, outer))
 
 
-def _duration(operators: int) -> str:
+def _duration(operators: float) -> str:
     seconds = operators * _LEAST_S
     for unit, length in (("years", 3.2e7), ("days", 86400), ("hours", 3600)):
         if seconds > 2 * length:

@@ -115,13 +115,20 @@ def _counts_frames(dimension: Dimension) -> bool:
     return dimension.axis < len(dimension.shape) - 1 and features is not None and features > _CHANNELS
 
 
-def is_certain(label: str, kind: DimensionKind) -> bool:
+def is_certain(label: str, kind: DimensionKind, *, only: bool = True) -> bool:
     """Return True if nobody has to be told of a dimension's default: a batch of 1, and sums of others.
 
-    A first dimension of any other name counts as a batch too, but may be a number of nodes.
+    A first dimension of any other name counts as a batch too, but may be a number of nodes. So may one of two first
+    dimensions with different names that an exporter made up.
+
+    Args:
+        label: The dimension.
+        kind: Its kind.
+        only: True if the model has no other dimension of this kind.
     """
     if kind is DimensionKind.BATCH:
-        return bool(_AUTOMATIC.match(label)) or "[" in label or classify_name(label, "") is kind
+        made_up = only and bool(_AUTOMATIC.match(label))
+        return made_up or "[" in label or classify_name(label, "") is kind
     return kind is DimensionKind.TOTAL
 
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ..errors import BrokenModel, DlbricksError, ModelError, ModelNotFound, UsageError
+from ..errors import BrokenModel, DlbricksError, ModelError, ModelNotFound, UnboundDimension, UsageError
 from .control_flow import CourseChoice, require_bounded
 from .dimensions import DimensionKind, classify_name, is_certain
-from .reader import EXTERNAL_MARK, external_locations
+from .reader import EXTERNAL_MARK, external_locations, read_structure
 from .runnable import Edit, Runnable, load_kinds, load_skeleton, runnable_file, runnable_recipe
 from .skeleton import Skeleton, mark_given
 from .user_inputs import NOTHING_GIVEN, UserInputs, input_types, spelled_type, write_arrays
@@ -135,7 +135,9 @@ class ModelSource:
         given = {name for name, _ in self.dims}
         try:
             kinds = self.open_dimensions()
-            names = [name for name in kinds if name not in given and (certain or not is_certain(name, kinds[name]))]
+            batches = sum(kind is DimensionKind.BATCH for kind in kinds.values())
+            sure = {name for name, kind in kinds.items() if is_certain(name, kind, only=batches == 1)}
+            names = [name for name in kinds if name not in given and (certain or name not in sure)]
             bound = self.skeleton().bound if names else {}
         except DlbricksError:
             return ""
@@ -238,6 +240,10 @@ def require_inputs(sources: Sequence[ModelSource]) -> None:
             continue
         try:
             graph = source.skeleton().model.graph
+        except UnboundDimension:  # of a model that the command refuses: what it needs to know now are the values
+            assert source.path is not None  # noqa: S101  # models of the zoo have defaults
+            UserInputs(values=source.given.values).of(input_types(read_structure(source.path).graph))
+            continue
         except ModelError:
             continue
         known |= {name: f"{name} {spelled_type(kind, shape)}" for name, kind, shape in input_types(graph)}

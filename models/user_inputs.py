@@ -214,7 +214,15 @@ def _reader(wanted: np.dtype[Any]) -> tuple[Callable[[str], float], str]:
     if wanted.kind == "b":
         return lambda word: _TRUTHS[word.lower()], "true or false"
     if wanted.kind not in "iu":
-        return float, "a number"
+
+        def real(word: str) -> float:
+            number = float(word)
+            finite = bool(np.isfinite(np.array(number).astype(wanted))) or "inf" in word.lower()
+            if math.isnan(number) or not finite:
+                raise ValueError(word)
+            return number
+
+        return real, f"a number of {wanted}"
     limits = np.iinfo(wanted)
 
     def whole(word: str) -> int:

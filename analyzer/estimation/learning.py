@@ -297,11 +297,17 @@ class Gaps:
 _NOTHING = "nothing is known of bricks on such a device: measure some models with 'dlbricks report MODEL...'"
 
 
+_WIDEST = 100
+"""Largest factor either way that is told: beyond it the ends of an interval mean nothing."""
+
+
 def _unknown(unseen: Mapping[str, float], total: PredictedTotal) -> str:
     """Return the range of a latency whose interval is too wide for a prediction, and the reason."""
-    middle_ms, factor = total.ns / 1e6, math.exp(min(total.half, 50.0))
-    ends = f"{middle_ms / factor:.2g} and {middle_ms * factor:.2g} ms"
-    text = f"it is between {ends}, a factor of {factor:.2g} either way"
+    text = f"it is not known within a factor of {_WIDEST}"
+    if total.half < math.log(_WIDEST):
+        middle_ms, factor = total.ns / 1e6, math.exp(total.half)
+        ends = f"{middle_ms / factor:.2g} and {middle_ms * factor:.2g} ms"
+        text = f"it is between {ends}, a factor of {factor:.2g} either way"
     if unseen:
         named = ", ".join(f"{operator} ({share:.0%} of the model)" for operator, share in list(unseen.items())[:3])
         return f"{text}: nothing like {named} was measured"

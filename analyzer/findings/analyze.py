@@ -496,7 +496,9 @@ def _lacking(subject: AnalysedModel) -> dict[str, _Reason]:
         lacking[LATENCY] = _Reason(why or "neither the model nor its bricks are measured")
     missing = subject.estimate.parts.missing
     vain = [brick for brick in missing if brick.failed]
-    if len(vain) < len(missing) or not subject.estimate.parts.sequences:
+    if not subject.estimate.parts.sequences:
+        lacking[BRICKS] = _Reason("none of its layers can be measured alone", final=True)
+    elif len(vain) < len(missing):
         lacking[BRICKS] = _Reason(f"of what is executed, bricks are not measured: {len(missing) - len(vain)}")
     elif vain:
         parts = "1 part" if len(vain) == 1 else f"{len(vain)} parts"

@@ -328,25 +328,38 @@ def carried_by(bricks: Iterable[Brick]) -> Carried:
                 for slot, name in enumerate(node.input)
                 if is_deciding(plain_domain(node.domain), node.op_type, slot)
             }
-            values += sum(count_elements(tensor.dims) for tensor in graph.initializer if tensor.name not in deciding)
+            for tensor in graph.initializer:
+                if tensor.data_type == onnx.TensorProto.STRING:
+                    texts.update(text.decode(errors="replace") for text in tensor.string_data)
+                elif tensor.name not in deciding:
+                    values += count_elements(tensor.dims)
             for node in graph.node:
+                domain = plain_domain(node.domain)
                 # In ONNX's own domain other texts are names of modes.
-                if plain_domain(node.domain) or operator_of(node).kind is Kind.TEXT or node.op_type == "Constant":
+                if domain or operator_of(node).kind is Kind.TEXT or node.op_type == "Constant":
                     texts.update(_texts(node))
-                values += _listed(node) if plain_domain(node.domain) else 0
+                if domain and not domain.startswith((MICROSOFT, _ONNX_ML)):
+                    texts.add(domain)
+                values += _listed(node)
     return Carried(values, tuple(sorted(texts)))
+
+
+_ONNX_ML = "ai.onnx.ml"
 
 
 def _listed(node: onnx.NodeProto) -> int:
     """Return how many numbers the lists and tensors in an operator's attributes hold.
 
-    Integers of operators that the runtime defines are sizes, as those of ONNX's own.
+    Integers of operators that the runtime defines are sizes, as those of ONNX's own, whose tensors are constants too.
     """
-    has_sizes = plain_domain(node.domain).startswith(MICROSOFT)
+    domain = plain_domain(node.domain)
+    has_sizes = not domain or domain.startswith(MICROSOFT)
     return sum(
         len(attribute.floats)
         + (0 if has_sizes else len(attribute.ints))
-        + sum(count_elements(tensor.dims) for tensor in (attribute.t, *attribute.tensors) if tensor.data_type)
+        + sum(
+            count_elements(tensor.dims) for tensor in (attribute.t, *attribute.tensors) if tensor.data_type and domain
+        )
         for attribute in node.attribute
     )
 

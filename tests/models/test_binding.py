@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 from dlbricks.errors import UnboundDimension, UsageError
-from dlbricks.models import require_known
+from dlbricks.models import find_models, require_known
 from dlbricks.models.binding import Binding, apply, plan
 from dlbricks.models.dimensions import DimensionKind, expression, is_certain, value_of
 from dlbricks.models.skeleton import Skeleton, mark_weight
@@ -123,6 +123,16 @@ def test_a_decoder_with_names_of_an_exporter_has_sizes_that_fit() -> None:
 )
 def test_defaults_that_somebody_has_to_be_told_of(label: str, kind: DimensionKind, certain: bool) -> None:
     assert is_certain(label, kind) is certain
+
+
+def test_made_up_names_of_two_first_dimensions_may_count_different_things(tmp_path: Path) -> None:
+    def assumed(*names: str) -> str:
+        path = tmp_path / "model.onnx"
+        path.write_bytes(model(*((f"x{place}", [name, 8]) for place, name in enumerate(names))).SerializeToString())
+        return find_models([path])[0].assumed(certain=False)
+
+    assert assumed("s27", "s27") == ""
+    assert assumed("s27", "s92") == "s27=1, s92=1 assumed, since not given; set with --dim s27=N --dim s92=N"
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,20 @@ def test_loops_that_may_end_in_time_are_not_refused(tmp_path: Path, graph: str):
     assert source.skeleton().model.graph.node[0].op_type == "Loop"
 
 
+@pytest.mark.parametrize(("condition", "refused"), [("Identity(goes)", True), ("Less(i, limit)", False)])
+@pytest.mark.parametrize("begun", ["", "on"])
+def test_a_loop_without_iterations_whose_condition_stays_true_is_refused(tmp_path: Path, condition, begun, refused):
+    body = f"step (int64 i, bool goes, float[4] v) => (bool m, float[4] w) {{ w = Relu(v) m = {condition} }}"
+    graph = f"limit = Constant <value = int64 {{7}}> () [ring] y = Loop (, {begun}, x) < body = {body} >"
+    (source,) = find_models([write(tmp_path / "open.onnx", graph)])
+
+    if refused:
+        with pytest.raises(UnsupportedModel, match="Loop 'ring' never ends"):
+            source.skeleton()
+    else:
+        assert source.skeleton()
+
+
 def test_given_iterations_count(tmp_path: Path):
     path = write(tmp_path / "open.onnx", nested(5), "float[4] x, int64 n")
     few, many = (find_models([path], values={"n": text})[0] for text in ("3", "1000"))

@@ -19,16 +19,19 @@ _FEWEST = 3
 def models_by_sides(comparison: Comparison) -> list[Line]:
     """Return a table of latencies, one row per model and one column per side; nothing for two sides.
 
-    The last rows are the total and the geometric mean of the models that are known on every side.
+    Latencies are those on a quiet machine if all pairs of a model compare these. The last rows are the total and the
+    geometric mean of the models that are known on every side.
     """
     if len(comparison.sides) < _FEWEST:
         return []
+    disturbed = {row.name for row in comparison.rows if not (row.pair.base.undisturbed and row.pair.other.undisturbed)}
     latencies: dict[str, dict[str, float]] = {}
     for row in comparison.rows:
         of_model = latencies.setdefault(row.name, {})
         for side, figure in ((row.base, row.pair.base), (row.other, row.pair.other)):
-            if side is not None and figure.best is not None:
-                of_model.setdefault(side, figure.best.ms)
+            known = figure.best if row.name in disturbed else figure.undisturbed
+            if side is not None and known is not None:
+                of_model.setdefault(side, known.ms)
     names = [side.name for side in comparison.sides]
     columns = [Field("name", "ms"), *(Field(f"side{number}", name, "ms") for number, name in enumerate(names))]
 

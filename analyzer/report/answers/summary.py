@@ -116,7 +116,7 @@ def _untried(section: Section) -> str:
     if section.findings is None:
         return f"every remedy; run: {proof_command(section.estimate)}"
     open_ones = [finding for _, finding in (*section.predicted, *section.at_most) if finding.unproven != MANUAL]
-    waiting = [counted(len(open_ones), "finding")] if open_ones else []
+    waiting = [f"remedies of {counted(len(open_ones), 'finding')}"] if open_ones else []
     waiting += [name for name in section.untried if name not in {LONGER, REWRITES}]
     parts = [f"{', '.join(waiting)}; run: {proof_command(section.estimate)}"] if waiting else []
     searches = [name for name in (REWRITES, LONGER) if name in section.untried]

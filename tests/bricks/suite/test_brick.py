@@ -200,9 +200,35 @@ def test_texts_and_numbers_of_other_domains_are_told_and_names_of_tensors_do_not
     (part,) = sequences(graph, 1)
     brick = build_brick(graph, part)
 
-    assert carried_by([brick]) == Carried(3, ("a text", "b", "c"))
+    assert carried_by([brick]) == Carried(3, ("a text", "b", "c", "own"))
     assert b"secret" not in brick.model
     assert load_brick(brick.model, expected=part.key).key == part.key
+
+
+TFIDF = (
+    '(string[3] x) => (float[2] y) {y = TfIdfVectorizer<mode = "TF", min_gram_length = 1, max_gram_length = 1, '
+    'max_skip_count = 0, ngram_counts = [0], ngram_indexes = [0, 1], pool_strings = ["se", "cret"], '
+    "weights = [0.5, 0.25]>(x)}"
+)
+
+
+@pytest.mark.parametrize(
+    ("graph", "carried"),
+    [
+        (
+            '(string[2] x) => (string[2] y) <string[2] c = {"se", "cret"}> {y = StringConcat(x, c)}',
+            Carried(0, ("cret", "se")),
+        ),
+        (
+            TFIDF,
+            Carried(2, ("TF", "cret", "se")),
+        ),
+    ],
+)
+def test_constant_texts_and_lists_of_numbers_are_told(parse_graph: Parse, graph: str, carried: Carried) -> None:
+    parsed = parse_graph(f"g {graph}")
+
+    assert carried_by([build_brick(parsed, sequences(parsed, 1)[0])]) == carried
 
 
 def test_small_tables_that_are_looked_up_are_weights_and_do_not_leave(parse_graph: Parse) -> None:

@@ -86,6 +86,14 @@ def test_a_failure_names_the_input_whose_made_up_values_may_be_its_cause(tmp_pat
     assert "suspect: the values of 'size' are made up; give yours with --value size=N,N,N)" in row.error
 
 
+def test_a_failure_names_the_given_values_that_may_be_its_cause(tmp_path: Path):
+    (source,) = find_models([write(tmp_path / "sized.onnx", SIZED)], values={"size": "2,2,9"})
+    with Store.open(tmp_path / "results.db") as store:
+        (row,) = measure([source], store=store, cache="hot", **SHORT).rows
+
+    assert "(suspect: --value size=2,2,9)" in str(row.error)
+
+
 def test_given_values_decide_shapes_and_are_no_suspects(tmp_path: Path):
     path = write(tmp_path / "sized.onnx", SIZED)
     (source,) = find_models([path], values={"size": "2,2,8"})
@@ -137,6 +145,8 @@ def test_inputs_that_do_not_fit_are_wrong_usage(source: ModelSource, tmp_path: P
         ("size", "4,8", r"'size' is int64\[3\], which takes 3 numbers with commas between them, and 2 were given"),
         ("size", "1,2,1.5", r"'size' is int64\[3\], and '1.5' is not a whole number of int64"),
         ("size", "1,2,9223372036854775808", "is not a whole number of int64"),
+        ("x", ",".join(["1"] * 31 + ["nan"]), "and 'nan' is not a number of float32"),
+        ("x", ",".join(["1"] * 31 + ["1e400"]), "and '1e400' is not a number of float32"),
         ("x", "1", r"'x' is float\[4, 8\], which takes 32 numbers.*; give its array with --data FILE.npz"),
     ],
 )

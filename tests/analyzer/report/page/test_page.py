@@ -102,7 +102,7 @@ def test_without_an_analysis_the_page_says_so_and_claims_nothing(reported: Repor
     assert "found nothing that would make it faster" in nothing
     untried = Page(reported.page("branches", findings={"branches": ()}, untried=("denormals",))).text
     assert "found nothing" not in untried
-    assert "none is predicted, and denormals is left to try: dlbricks analyze" in untried
+    assert "none is predicted. Left to try: denormals: dlbricks analyze" in untried
     both = reported.page(findings=dict.fromkeys((one.name for one in reported.sections), ()), untried=("denormals",))
     assert '"findings":null' in both, "what nobody looked for is no zero"
 
