@@ -330,7 +330,13 @@ def _results(
                 if name and (array := constants.array(name)) is not None and array.size <= EVALUATED_ELEMENTS
             },
         )
-    except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except (
+        onnx.defs.SchemaError,
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        RuntimeError,
+        ValueError,
+    ):
         return []
     kinds = (inferred.get(name) for name in node.output)
     return [None if kind is None else _static_type(onnx.ValueInfoProto(type=kind)) for kind in kinds]
