@@ -59,6 +59,13 @@ def test_what_is_not_in_the_bricks_of_a_slow_model_is_a_row() -> None:
     assert (rest.name, rest.count, rest.share) == (BEYOND, 0, 198 / 200)
 
 
+def test_bricks_that_take_far_longer_than_their_model_tell_no_shares() -> None:
+    entry = changed(_entry(8.0, 2.0, measured_ms=1.0), ratio=10.0, ratio_ci95=(9.0, 11.0))
+
+    assert [(time.ms, time.share) for time in operator_times(entry)] == [(8.0, None), (2.0, None)]
+    assert whole_ms(entry) is None
+
+
 def test_bricks_longer_than_the_model_leave_no_negative_rest() -> None:
     conv, rest = operator_times(_entry(2.0, measured_ms=1.5, skipped=1))
 

@@ -92,6 +92,17 @@ def test_the_page_says_when_shares_are_those_of_the_models_own_profile(reported:
     assert "By the model's own profile" not in shown(0.9, 1.1)
 
 
+def test_the_page_gives_no_shares_where_bricks_take_far_longer_than_the_model(reported: Reported) -> None:
+    section = next(one for one in reported.sections if one.name == "branches")
+    truth = replace(section.estimate.truth, ratio=3.0, ratio_ci95=(2.5, 3.5))
+
+    text = Page(render_page([replace(section, estimate=replace(section.estimate, truth=truth))])).text
+
+    assert "they do not explain this model, and the shares of its layers are not known" in text
+    assert "of the time of its layers" not in text
+    assert "unexplained." not in text
+
+
 def test_without_an_analysis_the_page_says_so_and_claims_nothing(reported: Reported) -> None:
     none = Page(reported.page("branches")).text
     nothing = Page(reported.page("branches", findings={"branches": ()})).text
