@@ -338,15 +338,19 @@ def _fitted(rows: Sequence[Row], columns: list[Field], limit: int | None) -> lis
     if _sum(whole) > width:
         least = [max(map(len, (column.title or column.key).split()), default=0) for column in columns]
         whole = [max(word, need) for word, need in zip(least, needed, strict=True)]
+    omitted = list[str]()
     for i in reversed([i for i, column in enumerate(columns) if column.spare]):
         if _sum(whole) > width:
+            omitted.insert(0, columns[i].title or columns[i].key)
             del whole[i], cells[i], columns[i]
     # Figures stand right, so that their digits do; words stand left.
     right = [_is_right([_reach(row, _cell_of(column)) for row in rows]) for column in columns]
     _narrow(whole, [i for i, figures in enumerate(right) if not figures], width)
     heading = _wrapped([column.title or column.key for column in columns], whole, right, bottom=True)
     body = [line for row in zip(*cells, strict=True) for line in _wrapped(row, whole, right)]
-    return [*heading, _GAP.join("─" * characters for characters in whole), *body]
+    note = f"Not shown, since the terminal is narrow: {', '.join(omitted)}. --json has all."
+    below = textwrap.wrap(note, max(width, _NARROWEST[0])) if omitted else []
+    return [*heading, _GAP.join("─" * characters for characters in whole), *body, *below]
 
 
 def _narrow(widths: list[int], words: Sequence[int], width: int) -> None:
