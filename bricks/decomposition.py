@@ -59,7 +59,7 @@ class Decomposition:
     @property
     def invented(self) -> dict[str, TensorType]:
         """Inputs whose values decide shapes or time, and nobody gave: seeded values stand for them."""
-        return _invented(self.source, self.own)
+        return _deciding(self.source, self.own)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,8 @@ def suspects(source: ModelSource, graph: ModelGraph) -> str:
     Returns:
         A clause in parentheses for each kind; empty if there is none.
     """
-    given = source.given.names()
-    decided = dict.fromkeys(given[name] for name in deciding_inputs(graph) if name in given)
-    invented, words = _invented(source, graph), f" (suspect: {', '.join(decided)})" if decided else ""
+    options_given, invented = _deciding(source, graph)
+    words = f" (suspect: {', '.join(options_given)})" if options_given else ""
     if invented:
         listed = ", ".join(map(repr, invented))
         options = " ".join(dict.fromkeys(spelled_option(name, kind.shape) for name, kind in invented.items()))
@@ -105,10 +104,12 @@ def _assumed(source: ModelSource) -> str:
     return f" (suspect: {sizes})" if sizes else ""
 
 
-def _invented(source: ModelSource, graph: ModelGraph) -> dict[str, TensorType]:
-    given = source.given.names()
-    kinds = {name: graph.inputs[name] for name in deciding_inputs(graph) if name not in given}
-    return {name: kind for name, kind in kinds.items() if kind is not None}
+def _deciding(source: ModelSource, graph: ModelGraph) -> tuple[tuple[str, ...], dict[str, TensorType]]:
+    """Return the options that give inputs whose values decide something, and the types of those that nobody gave."""
+    given, names = source.given.names(), deciding_inputs(graph)
+    kinds = {name: graph.inputs[name] for name in names if name not in given}
+    options = dict.fromkeys(given[name] for name in names if name in given)
+    return tuple(options), {name: kind for name, kind in kinds.items() if kind is not None}
 
 
 def attempt(source: ModelSource, do: Callable[[ModelSource], T]) -> T | Failed:

@@ -87,6 +87,11 @@ def integers(seed: int, low: int, high: int) -> npt.NDArray[np.int64]:
     return low + np.floor(_fractions(seed) * max(high - low, 1)).astype(np.int64)
 
 
+def typical(values: Array) -> Array:
+    """Return the value nearest to one half of a vector of floats, as an array without axes."""
+    return np.array(values[np.abs(values - values.dtype.type(_TYPICAL)).argmin()])
+
+
 def fill(shape: tuple[int, ...], pool: Array, *, offset: int) -> Array:
     """Repeat a pool into a new C-contiguous array of a shape, beginning at an offset."""
     size = math.prod(shape)
@@ -148,7 +153,7 @@ def make_inputs(
         masked = consumers.behind_mask(name)
         if alike and not ordered and not masked and pool.dtype.kind == "f" and math.prod(shape) > FEW:
             for arrays in feeds:
-                arrays[name] = np.broadcast_to(pool[np.abs(pool - pool.dtype.type(_TYPICAL)).argmin()], shape)
+                arrays[name] = np.broadcast_to(typical(pool), shape)
             continue
         for copy, arrays in enumerate(feeds):
             # Exact values stand in order; random ones begin somewhere else in every input of every copy.

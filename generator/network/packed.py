@@ -34,7 +34,7 @@ from ...bricks.operators import Trait, having
 from ...errors import BackendError
 from ...models.skeleton import hide_future, hides_future
 from ...models.subgraphs import all_nodes, bodies, plain_domain, reads
-from .inputs import FEW
+from .inputs import FEW, typical
 from .network import HUGE_BYTES, Network, add_copy, add_value, distinct, extended_caches, shared_buffers
 
 # Versions of operator sets at which operators mean the same: networks that share one can be put into one network.
@@ -85,8 +85,6 @@ ALONE, TOGETHER, OFTEN = "alone", "together", "often"
 
 _OFTEN = 4
 """Uses after which a last-level cache holds data from memory (an AMD EPYC: 430, 380, 320, 265, 217, 204 us)."""
-
-_TYPICAL = 0.5
 
 _SPAN = 32
 """Elements that a thread writes at once: of fewer, finding the next ones costs more than writing them."""
@@ -553,8 +551,7 @@ def _common_value(array: Array) -> Array | None:
         return None
     flat = array.reshape(-1)
     if array.dtype.kind == "f":
-        nearest = int(np.abs(flat[:4096] - array.dtype.type(_TYPICAL)).argmin())
-        return np.array(flat[nearest])
+        return typical(flat[:4096])
     if array.dtype.kind in "iub" and bool((flat == flat[0]).all()):
         return np.array(flat[0])
     return None

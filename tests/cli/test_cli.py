@@ -184,7 +184,8 @@ def test_algorithms_are_measured_counted_and_compete(cli: Cli, work: Path) -> No
     assert [forecast.json[name] for name in counts] == [0, 4, 0, 0, 16]
     assert [done.json[name] for name in counts] == [0, 4, 0, 16, 0]
     assert (forecast.code, done.code, again.code) == (0, 0, 0)
-    assert "other algorithms: 16 skipped (measured before)" in again.out
+    assert done.json["algorithms_failed"] == len(done.json["results"]) == 0
+    assert "other algorithms: 16 skipped (measured before), 0 not offered, 0 failed, 0 measured" in again.out
     (row,) = cli("estimate", "branches.onnx", "--explain", "--json").json["results"]
     assert {part["fastest_variant"] for part in row["parts"]} <= {"", *ALGORITHMS}
     assert all(part["lower_bound_ms"] <= part["latency_ms"] for part in row["parts"])

@@ -89,13 +89,13 @@ ANALYSIS = Analysis(_KIND, run=_run)
 
 # Kinds of quantised files whose kernels are known to be slow in ONNX Runtime on CPUs.
 #
-# ConvInteger, which dynamic quantisation makes, multiplies the weights from the left. On x86 the runtime has no
-# kernel for a signed left operand, and takes its portable one. With unsigned weights it takes a fast one. Version
-# 1.31, one thread, six convolutions of ResNet-50, as multiples of Conv in float32: ConvInteger with signed weights
-# takes 2.7 to 4.8 on an AMD EPYC with AVX2 and 5.0 to 6.7 on a Xeon with AMX, with unsigned ones 0.6 to 1.2 on the
-# EPYC. QLinearConv, which static quantisation makes, takes 0.45 to 0.63 and 0.27 to 0.50. MatMulNBits of one row
-# takes 2.1 to 2.9 times as long as with accuracy_level 4 on the Xeon, of 128 rows 0.8 to 0.9 times. Savings are
-# predicted from the smallest factor.
+# ConvInteger, which dynamic quantisation makes, multiplies its weights from the left (conv_integer.cc), and the
+# runtime's kernels for x86 are for an unsigned left operand (mlas/lib/qgemm.h, versions before 1.31; what multiplies
+# a signed one in 1.31 was measured, not read). Version 1.31, one thread, six convolutions of ResNet-50, as multiples
+# of Conv in float32: with signed weights ConvInteger takes 2.7 to 4.8 on an AMD EPYC with AVX2, with unsigned ones
+# 0.6 to 1.2; five on a Xeon with AMX take 5.0 to 6.7. QLinearConv, which static quantisation makes, takes 0.45 to
+# 0.63 with signed weights there, 0.27 to 0.50 on the Xeon. MatMulNBits of one row takes 2.1 to 2.9 times as long as
+# with accuracy_level 4 on the Xeon, of 128 rows 0.8 to 0.9 times. Savings are predicted from the smallest factor.
 
 
 _SLOWER_THAN_FLOAT = 2.66
@@ -125,8 +125,8 @@ def _dynamic_run(subject: AnalysedModel) -> Iterable[Finding]:
         "(op_types_to_quantize=['MatMul'])."
     )
     evidence = (
-        f"on x86 ConvInteger has no fast kernel for signed weights: it takes {_SLOWER_THAN_FLOAT:.1f} to 7 times as "
-        "long as in float32, with unsigned ones 0.6 to 1.2 times, and QLinearConv of a static model 0.3 to 0.6 times "
+        f"ConvInteger is slow with signed weights: it takes {_SLOWER_THAN_FLOAT:.1f} to 7 times as long as in float32, "
+        "with unsigned ones 0.6 to 1.2 times, and QLinearConv of a static model 0.3 to 0.6 times "
         "(other convolutions, on an AMD EPYC and a Xeon)"
     )
     title = f"{len(nodes)} convolutions are quantised dynamically, with signed weights, which is slower than float32"

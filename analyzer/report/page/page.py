@@ -195,8 +195,14 @@ def _proven(finding: Finding) -> str:
     proof, saved_ms = finding.proof, finding.proven_ms
     if proof is None or saved_ms is None:
         return ""
-    scale = saved_ms / proof.saving_ms if proof.saving_ms else 1.0
+    scale = _scale(finding)
     return _within(saved_ms, (proof.ci95_ms[0] * scale, proof.ci95_ms[1] * scale))
+
+
+def _scale(finding: Finding) -> float:
+    """Return the factor from latencies of a proof to the latency that the page shows."""
+    proof, saved_ms = finding.proof, finding.proven_ms
+    return 1.0 if proof is None or saved_ms is None or not proof.saving_ms else saved_ms / proof.saving_ms
 
 
 def _within(value: float, bounds: tuple[float, float]) -> str:
@@ -257,6 +263,7 @@ def _environment() -> Environment:
         "clipped": clipped,
         "counted": counted,
         "proven": _proven,
+        "scale": _scale,
         "within": _within,
     }
     return environment

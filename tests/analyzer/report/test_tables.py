@@ -84,6 +84,7 @@ def test_a_name_cannot_drive_the_terminal() -> None:
 
     assert render(answer).splitlines()[-4:] == [r"\x1b[2Jevil\nline", "", "", r"\x1b[2Jevil\nline: skipped"]
     assert r"\x1b[2Jevil\nline" in render(answer, "csv")
+    assert render(Answer([{"bound": {name: 1}}]), "csv").splitlines()[0] == r"bound.\x1b[2Jevil\nline"
     assert "\x1b" not in render(answer, "json")
     assert json.loads(render(answer, "json"))["results"] == [{"name": name}]
     assert printable("größe 層") == "größe 層"

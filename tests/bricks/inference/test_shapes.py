@@ -117,6 +117,13 @@ def test_an_oracle_s_shapes_are_consistent_whatever_the_file_states() -> None:
     assert infer_types(model, oracle=lambda _model, _names: {}).types["y"] == TensorType("int64", (5,))
 
 
+def test_an_attribute_of_another_type_leaves_the_type_open() -> None:
+    model = _parse("g (float[1, 3, 8, 8] x) => (y) <float[4, 3, 3, 3] w> { r = Relu(x) y = Conv(r, w) }")
+    model.graph.node[1].attribute.append(onnx.helper.make_attribute("pads", "text"))
+
+    assert "y" not in infer_types(model).types
+
+
 def test_what_the_oracle_does_not_know_is_skipped() -> None:
     model = _parse("g (float[2, 3] x) => (float[] y) { n = NonZero(x) y = Cast<to = 1>(n) z = Relu(x) }")
 

@@ -219,10 +219,7 @@ TFIDF = (
             '(string[2] x) => (string[2] y) <string[2] c = {"se", "cret"}> {y = StringConcat(x, c)}',
             Carried(0, ("cret", "se")),
         ),
-        (
-            TFIDF,
-            Carried(2, ("TF", "cret", "se")),
-        ),
+        (TFIDF, Carried(2, ("TF", "cret", "se"))),
     ],
 )
 def test_constant_texts_and_lists_of_numbers_are_told(parse_graph: Parse, graph: str, carried: Carried) -> None:

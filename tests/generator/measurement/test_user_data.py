@@ -157,6 +157,18 @@ def test_values_that_do_not_fit_are_wrong_usage(tmp_path: Path, name: str, numbe
         measure([source], store=store, **SHORT)
 
 
+def test_values_are_checked_before_sizes_are_asked_for(tmp_path: Path):
+    path = write(tmp_path / "sized.onnx", SIZED.replace("float[4, 8] x", "float[4, odd] x"))
+    wrong, right = (find_models([path], values={"size": numbers})[0] for numbers in ("4,8", "1,2,16"))
+
+    with Store.open(tmp_path / "results.db") as store:
+        with pytest.raises(UsageError, match="which takes 3 numbers"):
+            measure([wrong], store=store, **SHORT)
+        (row,) = measure([right], store=store, **SHORT).rows
+
+    assert "dimension 'odd'" in str(row.error)
+
+
 def saved(**arrays: np.ndarray) -> bytes:
     stream = io.BytesIO()
     np.savez(stream, **arrays)

@@ -128,6 +128,14 @@ def test_a_finding_is_shown_with_evidence_remedy_and_proof(reported: Reported, f
         assert words in text
 
 
+def test_a_proof_is_shown_at_the_latency_of_the_page(reported: Reported, finding: Finding) -> None:
+    twice = replace(finding, saving_ms=2 * finding.saving_ms, ci95_ms=(0.8, 1.2))
+
+    text = Page(reported.page("branches", findings={"branches": (twice,)})).text
+
+    assert "Model before 20.0 ms Model after 19.2 ms Proven saving 0.800 ± 0.200 ms" in text
+
+
 def test_findings_together_are_summed_up_and_bounds_are_no_savings(reported: Reported, finding: Finding) -> None:
     other = replace(finding, title="Elsewhere", layers=("elsewhere",), proof=None)
     bound = replace(finding, title="Far from the roof", layers=("far",), proof=None, at_most=True)
