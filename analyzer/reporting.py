@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,7 +18,7 @@ from ..constructor.correction import with_denormals
 from ..constructor.evidence import Evidence
 from ..constructor.result import Estimate
 from ..db import Measurement, Store
-from ..errors import DlbricksError, UsageError
+from ..errors import DlbricksError, MachineBusy, UsageError
 from ..generator.decomposition.decompose import decompose, decomposing_until, readable
 from ..generator.machine.lock import work_clock
 from ..generator.network.export import write_file
@@ -32,10 +32,12 @@ from .measuring import MeasuringPlan, measure_missing, profile_different, with_c
 from .report.page.page import render_page
 from .report.reported import Report
 from .report.section import Section
-from .setups import Setup, choice_here, cut_of, evidence_here, notes_of, set_up, settled, stored_here
+from .setups import Setup, choice_here, cut_of, evidence_here, interrupted_here, notes_of, set_up, settled, stored_here
 
 if TYPE_CHECKING:
+    from ..generator.decomposition.generate import GenerateReport
     from ..generator.measurement.alone import Alone
+    from ..generator.measurement.run import RunReport
     from ..generator.progress import ProgressCallback
 
 
@@ -110,50 +112,33 @@ def report(
     until = math.inf if budget_s is None else work_clock() + budget_s
     how = settled(setup or set_up()) if measure else setup or set_up()
     plan = MeasuringPlan(store, how, visits, budget_s, until, progress, _ALONE_S * len(models) if alone else 0.0)
-    generated, measured = None, None
-    interrupted: KeyboardInterrupt | None = None
     if measure:
-        with decomposing_until(until):
-            decompositions = decompose(models, cut_of(how), progress=progress)
-        spent.on("decomposing")
-        evidence = evidence_here(decompositions, store, how)
-        lacking = missing(decompositions, evidence)
-        if first is not None and lacking and plan.room:
-            first(_first_answer(readable(lacking), store, how))
-        try:
-            generated, measured = measure_missing(lacking, evidence, plan, suite, trials=prove)
-            evidence = with_ceilings(evidence_here(decompositions, store, how) if measured else evidence, plan)
-        except KeyboardInterrupt as error:
-            interrupted = error
-            evidence = _with_predictions(decompositions, evidence_here(decompositions, store, how), store, how)
-        estimates = [*estimate(decompositions, evidence)]
-        if interrupted is None:
-            profiled, interrupted = _until_interrupted(partial(profile_different, estimates, plan), otherwise=True)
-            if profiled:
-                estimates = [*estimate(decompositions, evidence_here(decompositions, store, how))]
+        made = _measured(models, plan, spent, suite, first, prove=prove)
     else:
-        estimates = estimates_in(store, models, how, cut_of(how))
+        made = _Measured(estimates_in(store, models, how, cut_of(how)))
+    estimates, interrupted = made.estimates, made.interrupted
     if interpolate:
         query = (stored_here(store, how) if measure else how) or how
         estimates = estimates_between(store, models, query, cut_of(how))
     memories: dict[str, Alone] = {}
     refused: tuple[str, ...] = ()
-    if alone and interrupted is None:
+    free = measure and made.refused is None
+    if alone and free and interrupted is None:
         (memories, refused), interrupted = _until_interrupted(partial(_alone, estimates, how), (memories, refused))
     spent.on("measuring" if measure else "reading")
     if interrupted is None:
-        sections, unasked, interrupted = _analysed(estimates, plan, write, prove=measure and prove)
+        sections, unasked, interrupted = _analysed(estimates, plan, write, prove=free and prove)
     else:
         sections, unasked = tuple(map(Section, estimates)), ()
     sections = tuple(replace(section, alone=memories.get(section.name)) for section in sections)
-    unasked += refused
+    unasked += refused if made.refused is None else (made.refused,)
     spent.on("analyses and proofs")
     page = None
     if out is not None and any(section.estimate.error is None for section in sections):
         page, stopped = _until_interrupted(partial(_written, Path(out), sections, [*notes_of(how), *unasked]), None)
         interrupted = interrupted or stopped
     unasked += spent.beyond(budget_s, sections)
-    return Report(sections, how, page, generated, measured, time.monotonic() - begun, unasked, interrupted)
+    return Report(sections, how, page, made.generated, made.report, time.monotonic() - begun, unasked, interrupted)
 
 
 class _Spent:
@@ -179,6 +164,67 @@ class _Spent:
         slow = max(sections, key=lambda section: section.estimate.truth.ms or 0.0)
         once_s = (slow.estimate.truth.ms or 0.0) / 1e3
         return (f"{reason}; one execution of {slow.name} takes {once_s:.2g} s" if once_s > _LONG_S else reason,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Estimates of models, and what was measured for them.
+
+    Attributes:
+        estimates: The estimates.
+        generated: Result of the decomposition.
+        report: Result of the measurement.
+        interrupted: What interrupted it.
+        refused: Why nothing could be measured.
+    """
+
+    estimates: list[Estimate]
+    generated: GenerateReport | None = None
+    report: RunReport | None = None
+    interrupted: KeyboardInterrupt | None = None
+    refused: str | None = None
+
+
+def _measured(
+    models: Sequence[ModelSource],
+    plan: MeasuringPlan,
+    spent: _Spent,
+    suite: str | os.PathLike[str] | None,
+    first: Callable[[Sequence[Estimate]], None] | None,
+    *,
+    prove: bool,
+) -> _Measured:
+    """Decompose models and measure what is missing.
+
+    After an interrupt, the estimates are from the visits until then, and from predictions of what has none. Beside
+    another measuring process, they are from what is stored, and from predictions.
+    """
+    store, how = plan.store, plan.how
+    with decomposing_until(plan.until):
+        decompositions = decompose(models, cut_of(how), progress=plan.progress)
+    spent.on("decomposing")
+    evidence = evidence_here(decompositions, store, how)
+    lacking = missing(decompositions, evidence)
+    if first is not None and lacking and plan.room:
+        first(_first_answer(readable(lacking), store, how))
+    try:
+        generated, measured = measure_missing(lacking, evidence, plan, suite, trials=prove)
+        evidence = with_ceilings(evidence_here(decompositions, store, how) if measured else evidence, plan)
+    except KeyboardInterrupt as error:
+        with interrupted_here(store, how):
+            evidence = _with_predictions(decompositions, evidence_here(decompositions, store, how), store, how)
+            return _Measured([*estimate(decompositions, evidence)], interrupted=error)
+    except MachineBusy as error:
+        evidence = _with_predictions(decompositions, evidence_here(decompositions, store, how), store, how)
+        return _Measured([*estimate(decompositions, evidence)], refused=f"nothing is measured: {error}")
+    estimates = [*estimate(decompositions, evidence)]
+    try:
+        profiled, interrupted = _until_interrupted(partial(profile_different, estimates, plan), otherwise=True)
+    except MachineBusy as error:
+        return _Measured(estimates, generated, measured, refused=f"nothing more is measured: {error}")
+    if profiled:
+        estimates = [*estimate(decompositions, evidence_here(decompositions, store, how))]
+    return _Measured(estimates, generated, measured, interrupted)
 
 
 def _written(page: Path, sections: Sequence[Section], notes: Sequence[str]) -> Path | None:
@@ -219,7 +265,10 @@ def _alone(estimates: Sequence[Estimate], how: Setup) -> tuple[dict[str, Alone],
     from ..generator.measurement.alone import run_alone
 
     able = [entry for entry in estimates if entry.error is None]
-    answers = run_alone([entry.model.source for entry in able], how.settings())
+    try:
+        answers = run_alone([entry.model.source for entry in able], how.settings())
+    except MachineBusy as error:
+        return {}, (f"no model was run alone: {error}",)
     pairs = [(entry.name, answer) for entry, answer in zip(able, answers, strict=True)]
     ran = {name: answer for name, answer in pairs if not isinstance(answer, DlbricksError)}
     return ran, tuple(f"{name} was not run alone: {answer}" for name, answer in pairs if name not in ran)
@@ -266,15 +315,19 @@ def _analysed_model(
     late = work_clock() >= plan.until
     until = plan.until + _GRACE * (plan.budget_s or 0.0) if late else plan.until
     conditions = asdict(replace(truth.conditions, cache=entry.place.cache or ""))
-    (row,) = analyze(
-        [entry if _shows_execution(entry) else entry.model.source],
-        store=plan.store, query=Query(truth.system, truth.stack, **conditions), prove=prove and not late,
-        again=write is not None, until=until, write=Path(write) if prove and write is not None else None,
+    ask = partial(
+        analyze, [entry if _shows_execution(entry) else entry.model.source],
+        store=plan.store, query=Query(truth.system, truth.stack, **conditions), again=write is not None, until=until,
         progress=plan.progress,
-    ).rows  # fmt: skip
+    )  # fmt: skip
+    busy = list[str]()
+    try:
+        (row,) = ask(prove=prove and not late, write=Path(write) if prove and write is not None else None).rows
+    except MachineBusy as error:
+        (row,), busy = ask(prove=False).rows, [f"{entry.name}: no remedy was tried: {error}"]
     if row.error is not None:
         return Section(entry), [f"{row.name} was not analysed: {row.error}"]
-    unasked = [f"{row.name}: {reason}" for reason in row.unasked] if prove else []
+    unasked = busy or ([f"{row.name}: {reason}" for reason in row.unasked] if prove else [])
     if late and any(reason.endswith(LATE) for reason in row.unasked):
         proven = Section(_with_denormals(entry, row.findings), row.findings or None, row.untried)
         return proven, [f"{row.name} was not analysed: {LATE}"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Unpack
 
@@ -16,6 +17,7 @@ from ..generator.decomposition.cut import Cut
 from ..generator.decomposition.decompose import readable
 from ..generator.machine.cores import physical_cores
 from ..generator.machine.system import probe_system
+from ..generator.measurement.recorder import closed_for_now
 from ..generator.measurement.settings import MeasurementSettings, PaceFields
 from .estimation.query import QueryFields
 from .estimation.reading import evidence_under, read_evidence
@@ -111,6 +113,21 @@ def stored_here(store: Store, how: Setup) -> Setup | None:
     if system not in store.systems() or stack not in store.stacks():
         return None
     return replace(how, system=system, stack=stack)
+
+
+@contextmanager
+def interrupted_here(store: Store, how: Setup) -> Iterator[None]:
+    """Count what an interrupted run on this machine left open as measured; undone at the end.
+
+    The same command goes on with these visits: they are no result yet, and are all that is known.
+    """
+    here = stored_here(store, how)
+    runs = [] if here is None else [run for run in store.runs() if (run.system, run.stack) == (here.system, here.stack)]
+    if not runs or runs[-1].finished is not None:
+        yield
+        return
+    with closed_for_now(store, runs[-1]):
+        yield
 
 
 def notes_of(how: Setup) -> list[str]:

@@ -284,6 +284,7 @@ class Reader:
         self._writer = engine.execution_options(**{WRITING: True})
         snapshot = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
         self._reader = engine.execution_options(**snapshot)  # in SQLite every transaction is one
+        self._undone: sql.Connection | None = None
 
     @classmethod
     def open(
@@ -361,8 +362,12 @@ class Reader:
             StoreError: Also for values that dlbricks did not write: a database may come from anywhere.
         """
         try:
-            with guarded(str(self.place)), self._reader.connect() as connection:
-                yield connection
+            with guarded(str(self.place)):
+                if self._undone is not None:
+                    yield self._undone
+                    return
+                with self._reader.connect() as connection:
+                    yield connection
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
             raise StoreError(
                 f"database {self.place} holds a value that dlbricks did not write: {error}", remedy="restore a copy"
@@ -371,8 +376,27 @@ class Reader:
     @contextmanager
     def writing(self) -> Iterator[sql.Connection]:
         """Return a connection with one transaction, committed at the end and rolled back on an error."""
-        with guarded(str(self.place)), self._writer.begin() as connection:
-            yield connection
+        with guarded(str(self.place)):
+            if self._undone is not None:
+                yield self._undone
+                return
+            with self._writer.begin() as connection:
+                yield connection
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Undo at its end whatever is written meanwhile; until then this store's own queries see it.
+
+        For what is true only for now, such as the results of an interrupted run. No other thread may use the store
+        meanwhile.
+        """
+        with guarded(str(self.place)), self._writer.connect() as connection, connection.begin() as transaction:
+            self._undone = connection
+            try:
+                yield
+            finally:
+                self._undone = None
+                transaction.rollback()
 
     def systems(self) -> dict[str, values.System]:
         """Return every system by its key."""
@@ -400,8 +424,17 @@ class Reader:
             row = connection.execute(query).one_or_none()
             return None if row is None else (row[0], row[1], _blocks(connection, [row[0]]).get(row[0], []))
 
-    def left_open(self, system: str, stack: str, conditions: values.Conditions, *, node: str = "") -> list[LeftOpen]:
-        """Return all items that interrupted runs of a node left under a combination, for any suite and variant."""
+    def left_open(
+        self, system: str, stack: str, conditions: values.Conditions | None = None, *, node: str = ""
+    ) -> list[LeftOpen]:
+        """Return all items that interrupted runs of a node left, for any suite and variant.
+
+        Args:
+            system: Key of the system.
+            stack: Key of the stack.
+            conditions: Conditions of the items; None: any.
+            node: Name of the node.
+        """
         with self.reading() as connection:
             places = _places(connection, Filter(None, None, system, stack, conditions))
             query = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +28,7 @@ from ...models import ModelSource
 from ...tabular import Records, Row, Tabular, fields, record_of
 from ..estimation.estimate import estimate, estimates_in
 from ..measuring import MeasuringPlan
-from ..setups import Setup, cut_of, evidence_here, set_up, settled
+from ..setups import Setup, cut_of, evidence_here, interrupted_here, set_up, settled
 from .beside import LOOP_SHARE, Loop, LoopReport, LoopTask, LoopTime, running_loop
 from .lengths import Side, sides_of
 
@@ -306,7 +306,8 @@ def tokens(
         except KeyboardInterrupt as error:
             interrupted = error
         looped = running.report() if isinstance(running, Loop) else running
-    estimates = iter(_estimates(models, store, how, measure=measure))
+    with interrupted_here(store, how) if interrupted is not None else nullcontext():
+        estimates = iter(_estimates(models, store, how, measure=measure))
     parts = [_part(side, {length: next(estimates) for length in where[name]}) for name, side in sides.items()]
     answers, still = (
         tuple(generation(*curves, prompt=length, new=new, batch=filled.batch) for length in prompts)

@@ -31,6 +31,7 @@ from ..shell import shell_command, with_command
 from .analysed_model import AnalysedModel, ColdStart, cold_start_in, latency_of
 from .analyses import quantisation, runtime_settings, slow_kernels, trials
 from .finding import (
+    ALL_REMEDIES,
     BRICKS,
     LATE,
     LATENCY,
@@ -73,9 +74,6 @@ ANALYSES: tuple[Analysis, ...] = (
     runtime_settings.INSERTED,
 )
 
-
-ALL_REMEDIES = ("every remedy",)
-"""Untried remedies of a model without proofs."""
 
 _REWRITES_S = 30.0
 """Seconds for the rewrites of one model."""
@@ -451,7 +449,7 @@ def _rewrites(subject: AnalysedModel, proving: Proving, known: Tried | None) -> 
         return stored, REWRITES if plain else ""
     proven, vain, complete = rewrite_findings(
         subject.source, subject.latency_ms, threads=conditions.threads, budget_s=left_s,
-        write=proving.write, progress=proving.progress,
+        write=proving.write, database=str(subject.store.place), progress=proving.progress,
     )  # fmt: skip
     best = stored if proving.write is None and saves_more(stored, proven) else [*proven, *vain]
     return best, "" if complete else LONGER if left_s >= _REWRITES_S else REWRITES

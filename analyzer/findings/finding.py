@@ -22,6 +22,9 @@ MANUAL = "nothing here applies this remedy by itself"
 IMPROVE = "improve"
 """Action of the remedy of a rewrite."""
 
+ALL_REMEDIES = ("every remedy",)
+"""What was not tried of a model of which nothing was."""
+
 REWRITES = "rewrites"
 """Name of the search for rewrites of the file among what was not tried."""
 

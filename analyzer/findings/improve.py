@@ -335,7 +335,7 @@ def _stored(improvement: Improvement, source: ModelSource, store: Store) -> tupl
         return ()  # its graph has no key, and no other command can analyse it
     choice = choice_here(settled(Setup(backend="onnxruntime", threads=improvement.threads, options=asked())))
     if improvement.interrupted is None:
-        proven, vain = _findings_of(improvement, source, None)
+        proven, vain = _findings_of(improvement, source, None, str(store.place))
         store_improvement(store, source, model.own.key, choice, proven, vain=vain, complete=not improvement.untried)
     known = stored_proofs(store, source, model.own.key, choice) or Tried(())
     findings = known.others if improvement.changes else known.findings
@@ -569,7 +569,7 @@ _WORDS = re.compile(r"[^\w.@+-]")
 
 def rewrite_findings(
     source: ModelSource, latency_ms: float | None, *, threads: int, budget_s: float, write: Path | None,
-    progress: ProgressCallback | None = None,
+    database: str, progress: ProgressCallback | None = None,
 ) -> tuple[list[Finding], list[Finding], bool]:  # fmt: skip
     """Improve a model as ``improve``; return its changes as findings.
 
@@ -579,6 +579,7 @@ def rewrite_findings(
         threads: Threads of ONNX Runtime.
         budget_s: Seconds for search and proof.
         write: Folder for the improved file; None to keep none.
+        database: The database that the findings' commands name.
         progress: Called between visits of the proof.
 
     Returns:
@@ -593,15 +594,15 @@ def rewrite_findings(
     improvement = improve(source, target, budget_s=budget_s, threads=threads, progress=progress)
     if improvement.interrupted is not None:
         raise improvement.interrupted
-    return *_findings_of(improvement, source, latency_ms), improvement.complete
+    return *_findings_of(improvement, source, latency_ms, database), improvement.complete
 
 
 def _findings_of(
-    improvement: Improvement, source: ModelSource, latency_ms: float | None
+    improvement: Improvement, source: ModelSource, latency_ms: float | None, database: str
 ) -> tuple[list[Finding], list[Finding]]:
     """Return the changes with a proven saving, and the changes without one, as findings."""
     whole = None if improvement.proof is None else (improvement.proof.saving, *improvement.proof.ci95)
-    code = improve_command(source, improvement.threads, "improved.onnx")
+    code = improve_command(source, improvement.threads, "improved.onnx", database)
 
     def finding(change: ProvenChange, *, proven: bool) -> Finding:
         engine, _, what = change.kind.partition(": ")

@@ -111,7 +111,10 @@ def stored_proofs(store: Store, source: ModelSource, key: str, choice: Choice) -
         findings = msgspec.convert(proofs.findings, tuple[Finding, ...])
     except msgspec.ValidationError:
         return None  # another version wrote it, without a new form: it is tried again
-    return Tried(tuple(_of_source(finding, source, choice.conditions.threads) for finding in findings), proofs.untried)
+    return Tried(
+        tuple(_of_source(finding, source, choice.conditions.threads, str(store.place)) for finding in findings),
+        proofs.untried,
+    )
 
 
 def store_proofs(store: Store, source: ModelSource, key: str, choice: Choice, tried: Tried) -> None:
@@ -179,11 +182,11 @@ def _record(finding: Finding) -> Mapping[str, Any]:
     return {name: value for name, value in record.items() if not (isinstance(value, float) and math.isnan(value))}
 
 
-def _of_source(finding: Finding, source: ModelSource, threads: int) -> Finding:
+def _of_source(finding: Finding, source: ModelSource, threads: int, database: str) -> Finding:
     """Return a finding with code of our own to paste: the database may come from anywhere, the model from elsewhere."""
     remedy = finding.remedy
     code = remedy.code if remedy.code == lines_of(remedy.settings) else ""
-    code = improve_command(source, threads, "improved.onnx") if remedy.action == IMPROVE else code
+    code = improve_command(source, threads, "improved.onnx", database) if remedy.action == IMPROVE else code
     return replace(finding, remedy=replace(remedy, code=code))
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
 from ...errors import WorkerError
+from ...generator.backends.onnxruntime.session import WORDING
 from ...generator.device.host import HostDevice
 from ...generator.worker.client import MODEL_MEMORY_BYTES, Worker
 from ...generator.worker.messages import Bye, Done, Reply, Request
@@ -20,6 +22,9 @@ from .recording import configure
 from .search import Found, Search, SearchRequest, found_path
 
 _COMMAND = (sys.executable, "-P", "-m", "dlbricks.analyzer.rewriting.process")
+
+_REST = "further rewrites"
+"""Name of what a search that died left."""
 
 _GRACE_S = 60.0
 """Seconds beyond its budget after which a search is killed: reading and checking a large model is not in the budget."""
@@ -94,7 +99,10 @@ class Searching:
             if not path.exists():
                 raise
             found = msgspec.json.decode(path.read_bytes(), type=Found)
-            return found, None if isinstance(error, WorkerError) else error
+            if isinstance(error, KeyboardInterrupt):
+                return found, error
+            why = (_REST, f"the search ended: {error}")
+            return replace(found, rejected=(*found.rejected, why), untried=(*found.untried, _REST)), None
 
     def without(self, steps: tuple[int, ...]) -> str:
         """Have the model written without some steps, and return why that is not possible; empty if it is.
@@ -119,9 +127,14 @@ class _Server:
             asked = request.request
             configure(asked.libraries, denormal_as_zero=asked.denormal_as_zero)
             given = UserInputs(tuple(map(Path, asked.data)), asked.values)
-            subject = read_subject(Path(asked.path), asked.batch, dict(asked.dims), given)
-            self._search = Search(subject, asked)
-            return FoundSteps(self._search.run(ENGINES))
+            try:
+                subject = read_subject(Path(asked.path), asked.batch, dict(asked.dims), given)
+                self._search = Search(subject, asked)
+                return FoundSteps(self._search.run(ENGINES))
+            except Exception as error:
+                if type(error).__module__.startswith("onnxruntime."):
+                    raise WORDING.meaning(error) from error
+                raise
         if isinstance(request, LeaveOut) and self._search is not None:
             return LeftOut(self._search.without(request.steps))
         return Done()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -14,7 +15,7 @@ from ...db.store import OpenedMeasurement, Store
 from ...db.values import PARTS, PROTOCOL, Block, Failure, Identity, Measurement, Run, Stop, Visit
 from ...errors import BackendError, DlbricksError, UnsupportedBrick, WorkerOutOfMemory, WorkerTimeout
 from ..worker.messages import Loaded
-from .pace import RunCosts
+from .pace import FEWEST_VISITS, RunCosts
 from .plan import MeasurementTask, TaskMember
 
 _SAME_MOMENT = timedelta(hours=1)
@@ -184,6 +185,13 @@ class StoreRecorder(SampleRecorder):
                 record.footprint_bytes = members_by_identity[identity].footprint_bytes
         return max((entry.process for entry in entries if entry.process is not None), default=-1)
 
+    def close(self) -> None:
+        """Close what an interrupted run left open with the fewest usable visits, as if its time had ended."""
+        entries = self._store.left_open(self._run.system, self._run.stack, node=self._run.node)
+        fresh = [entry for entry in entries if entry.protocol == PROTOCOL and not self._stale(entry)]
+        records = [self._resumed(entry.identity) for entry in fresh]
+        self.finish([record for record in records if record.visits >= FEWEST_VISITS], Stop.BUDGET)
+
     def _stale(self, entry: LeftOpen) -> bool:
         age = datetime.fromisoformat(self._run.started) - datetime.fromisoformat(entry.started)
         return age > _SAME_MOMENT
@@ -286,6 +294,19 @@ class StoreRecorder(SampleRecorder):
         record.blocks.clear()
         for part in self.parts(member):
             self._drop(part)
+
+
+@contextmanager
+def closed_for_now(store: Store, run: Run) -> Iterator[None]:
+    """Close what a run left open, so that queries find it; undone at the end, so that the run can be continued.
+
+    Args:
+        store: The database, open for writing.
+        run: The interrupted run.
+    """
+    with store.undone():
+        StoreRecorder(store, run, RunCosts()).close()
+        yield
 
 
 _Moment: TypeAlias = tuple[int, int, int, tuple[Visit, ...]]

@@ -14,8 +14,8 @@ import onnx
 import onnx.numpy_helper
 import onnx.parser
 import pytest
-from dlbricks.analyzer.findings.analyze import ALL_REMEDIES, analyze
-from dlbricks.analyzer.findings.finding import LONGER, REWRITES
+from dlbricks.analyzer.findings.analyze import analyze
+from dlbricks.analyzer.findings.finding import ALL_REMEDIES, LONGER, REWRITES
 from dlbricks.analyzer.findings.improve import improve
 from dlbricks.analyzer.findings.stored_proofs import OTHERS
 from dlbricks.analyzer.report.answers.findings import analyze_answer
@@ -27,6 +27,8 @@ from dlbricks.constructor.result import Estimate
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.registry import get
+from dlbricks.generator.machine.lock import machine_lock, patience
+from dlbricks.generator.progress import Progress, Stage
 from dlbricks.models import find_models
 
 from .conftest import Bench
@@ -66,6 +68,47 @@ def test_from_nothing_to_the_page_and_again_without_measuring(branches: Path, he
     assert "<dt>Memory</dt>" not in (here / "b.html").read_text()
     assert any(line.startswith("  Memory, the runtime included") for line in report_answer(first).summary)
     assert not [*here.glob("suite*")]
+
+
+@pytest.mark.slow
+def test_the_visits_of_an_interrupted_report_are_its_answer_and_are_continued(branches: Path, here: Path) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.stage is Stage.SAMPLE and progress.done > 0.7 * progress.total:
+            raise KeyboardInterrupt
+
+    models = find_models([branches])
+    with Store.open(here / "dlbricks.db") as store:
+        some = report(models, store=store, visits=10, prove=False, progress=interrupt)
+        assert isinstance(some.interrupted, KeyboardInterrupt)
+        assert store.measurements(variant=None) == []  # they are no result yet
+        whole = report(models, store=store, visits=10, prove=False)
+        run_before, run_after, *_ = store.runs()
+
+    estimate = some.sections[0].estimate
+    assert estimate.truth.measurement is not None
+    assert estimate.truth.measurement.run == run_before.id
+    assert (estimate.complete, estimate.parts.missing) == (True, ())
+    truth = whole.sections[0].estimate.truth.measurement
+    assert truth is not None
+    assert (truth.run, truth.id) == (run_after.id, estimate.truth.measurement.id)
+    assert truth.summary.samples == 10
+
+
+@pytest.mark.slow
+def test_beside_another_measuring_process_a_report_shows_what_is_stored(branches: Path, here: Path) -> None:
+    (here / "other.onnx").write_bytes(onnx.parser.parse_model(OTHER).SerializeToString())
+    with Store.open(here / "dlbricks.db") as store:
+        known = report(find_models([branches]), store=store, visits=10, prove=False).sections[0]
+        with machine_lock(), patience(0.0):
+            busy = report(find_models([branches, here / "other.onnx"]), store=store, budget_s=30, alone=True)
+            stored = report(find_models([branches]), store=store, budget_s=30)
+
+    first, second = busy.sections
+    assert first.estimate.truth.ms == known.estimate.truth.ms
+    assert (second.estimate.truth.ms, second.estimate.complete, busy.complete) == (None, False, False)
+    assert busy.unasked[0].startswith("nothing is measured: another dlbricks process")
+    assert stored.sections[0].findings is not None
+    assert any("branches: no remedy was tried: another dlbricks process" in reason for reason in stored.unasked)
 
 
 @pytest.mark.slow
@@ -216,15 +259,16 @@ def test_what_measured_means_beside_other_programs_is_said_and_one_share_of_quie
 
 
 @pytest.mark.parametrize(
-    ("untried", "told"),
+    ("untried", "change", "told"),
     [
-        ((), "nothing"),
-        ((REWRITES,), f"{REWRITES}; run: dlbricks improve "),
-        ((LONGER,), f"{LONGER}; run: dlbricks improve "),
-        (("denormals",), "denormals; run: dlbricks analyze "),
+        ((), "no saving is proven or predicted.", "nothing"),
+        (ALL_REMEDIES, "not known before anything is tried.", "every remedy; run: dlbricks analyze "),
+        ((REWRITES,), "no saving is proven or predicted so far.", f"{REWRITES}; run: dlbricks improve "),
+        ((LONGER,), "no saving is proven or predicted so far.", f"{LONGER}; run: dlbricks improve "),
+        (("denormals",), "no saving is proven or predicted so far.", "denormals; run: dlbricks analyze "),
     ],
 )
-def test_a_report_says_what_is_left_to_try(bench: Bench, untried: tuple[str, ...], told: str) -> None:
+def test_a_report_says_what_is_left_to_try(bench: Bench, untried: tuple[str, ...], change: str, told: str) -> None:
     bench.run(ms=10.0, bricks=bench.bricks(1.0))
     stored = Setup(backend="onnxruntime", threads=1, cache="hot", graph="source")
     made = report([bench.source], store=bench.store, measure=False, setup=stored)
@@ -234,6 +278,7 @@ def test_a_report_says_what_is_left_to_try(bench: Bench, untried: tuple[str, ...
 
     (left,) = [line for line in summary if isinstance(line, str) and "Not tried" in line]
     assert left.startswith(f"  Not tried: {told}")
+    assert f"  What to change: {change}" in summary
 
 
 def test_what_nobody_asked_for_is_picked_and_said() -> None:

@@ -192,6 +192,21 @@ def test_finishing_wants_open_items_of_the_same_identity_and_closes_all_or_none(
     bench.store.finish()
 
 
+def test_what_is_written_for_now_is_seen_until_it_is_undone(bench):
+    kept, closed = bench.measure("a"), bench.measurement("b")
+    bench.begin(closed)
+    with bench.store.undone():
+        bench.store.finish(closed)
+        assert {measured.key for measured in bench.store.measurements()} == {kept.key, closed.key}
+    assert bench.store.measurements() == [kept]
+
+    with pytest.raises(ZeroDivisionError), bench.store.undone():  # noqa: PT012  # an error undoes it, too
+        bench.store.finish(closed)
+        raise ZeroDivisionError
+    bench.store.finish(closed)  # it is still open
+    assert len(bench.store.measurements()) == 2
+
+
 def test_what_a_measurement_refers_to_must_be_stored(bench):
     with pytest.raises(StoreError, match="put_system"):
         bench.begin(bench.measurement("a", stack="0" * 64))

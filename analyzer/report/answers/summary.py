@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ....models.source import file_bytes
-from ...findings.finding import LONGER, MANUAL, REWRITES
+from ...findings.finding import ALL_REMEDIES, LONGER, MANUAL, REWRITES
 from ...limits import Figure
 from ...setups import notes_of
 from ...shell import proof_command, search_command
@@ -106,8 +106,10 @@ def _changes(section: Section) -> str:
     nothing = "no saving is proven or predicted"
     if section.findings is None:
         nothing = "not analysed"
+    elif section.untried == ALL_REMEDIES:
+        nothing = "not known before anything is tried"
     elif section.untried:
-        nothing = "not known before the rest is tried"
+        nothing += " so far"
     return "; ".join(parts) or nothing
 
 

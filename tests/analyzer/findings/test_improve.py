@@ -10,11 +10,12 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.findings.finding import REWRITES, Finding, Proof, Remedy
+from dlbricks.analyzer.findings.finding import IMPROVE, REWRITES, Finding, Proof, Remedy
 from dlbricks.analyzer.findings.improve import _rest, improve, rewrite_findings
 from dlbricks.analyzer.report.answers.findings import improve_answer
 from dlbricks.analyzer.rewriting.process import Find
 from dlbricks.analyzer.rewriting.recording import apart, session
+from dlbricks.errors import WorkerOutOfMemory
 from dlbricks.generator.progress import Progress
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.messages import Reply, Request
@@ -78,9 +79,10 @@ def test_a_clean_model_has_no_change(tmp_path: Path):
 
 
 def test_proven_changes_are_findings_of_one_file(slow: ModelSource, tmp_path: Path):
-    proven, rest, complete = rewrite_findings(slow, 2.0, threads=1, budget_s=60, write=tmp_path)
+    proven, rest, complete = rewrite_findings(slow, 2.0, threads=1, budget_s=60, write=tmp_path, database="my.db")
 
     assert proven
+    assert all("--db my.db" in found.remedy.code for found in proven if found.remedy.action == IMPROVE)
     assert complete
     assert all(found.proof is not None and found.unproven is None for found in proven)
     assert len({found.proof.together for found in proven if found.proof}) == 1
@@ -145,6 +147,23 @@ def test_rewrites_are_shown_as_unproven_after_an_interruption(
     assert not (tmp_path / "faster.onnx").exists()
 
 
+def test_a_search_that_died_left_something_untried(slow: ModelSource, monkeypatch: pytest.MonkeyPatch):
+    answered = Worker.ask
+
+    def ask(worker: Worker, request: Request, *rest: Any) -> Reply:
+        reply = answered(worker, request, *rest)
+        if isinstance(request, Find):
+            raise WorkerOutOfMemory("the memory limit was hit")
+        return reply
+
+    monkeypatch.setattr(Worker, "ask", ask)
+
+    found = improve(slow, budget_s=20, settings=False)
+
+    assert found.untried[-1] == "further rewrites"
+    assert ("further rewrites", "the search ended: the memory limit was hit") in found.rejected
+
+
 def test_an_interruption_before_the_search_leaves_all_rewrites_untried(slow: ModelSource):
     def interrupt(_: Progress) -> None:
         raise KeyboardInterrupt
@@ -161,4 +180,4 @@ def test_an_analysis_does_not_go_on_after_an_interrupted_proof(slow: ModelSource
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        rewrite_findings(slow, None, threads=1, budget_s=20, write=None, progress=interrupt)
+        rewrite_findings(slow, None, threads=1, budget_s=20, write=None, database="my.db", progress=interrupt)

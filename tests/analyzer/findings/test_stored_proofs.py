@@ -7,8 +7,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from dlbricks.analyzer.findings.analyze import ALL_REMEDIES, analyze
-from dlbricks.analyzer.findings.finding import LATE, LONGER, MANUAL, UNABLE, Finding, Proof, Remedy
+from dlbricks.analyzer.findings.analyze import analyze
+from dlbricks.analyzer.findings.finding import ALL_REMEDIES, LATE, LONGER, MANUAL, UNABLE, Finding, Proof, Remedy
 from dlbricks.analyzer.findings.stored_proofs import (
     OTHERS,
     Tried,
