@@ -22,7 +22,8 @@ from ..errors import BrokenModel, MissingExternalData, UnsafePath
 # The payload of a tensor: its fields and its size in bytes.
 
 
-PAYLOAD_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+PAYLOAD_FIELDS = ("raw_data", *TYPED_FIELDS)
 """The fields of a ``TensorProto`` with its values."""
 
 _BITS_BY_NAME = {
@@ -58,6 +59,42 @@ def payload_bytes(dtype: int, elements: int) -> int:
         return (elements * _BITS[dtype] + 7) // 8
     except KeyError as error:
         raise BrokenModel(f"a constant has the unknown element type {dtype}") from error
+
+
+def check_filled(name: str, dtype: int, dims: Sequence[int], raw: int, typed: int) -> None:
+    """Check that the values of an embedded constant may fill its shape.
+
+    Args:
+        name: Name of the constant.
+        dtype: Element type.
+        dims: Shape.
+        raw: Bytes of ``raw_data``.
+        typed: Bytes of the other fields with values; the narrowest types take a quarter of a byte per element there.
+
+    Raises:
+        BrokenModel: There are too few values, or too many; or the type or the shape is none.
+    """
+    elements = count_elements(dims)
+    expected = payload_bytes(dtype, elements)
+    if dtype == TensorProto.STRING or (raw == expected and not typed) or (not raw and 4 * typed >= elements):
+        return
+    held = f"only {raw or typed}" if 0 < (raw or typed) < expected else raw or typed or "none"
+    raise BrokenModel(
+        f"constant '{name}' of shape {list(dims)} takes {expected} bytes, and the file holds {held} of them",
+        remedy="export the model with its weights",
+    )
+
+
+def check_tensor(tensor: TensorProto) -> None:
+    """Check that the values of a constant may fill its shape, unless they are in an external file.
+
+    Raises:
+        BrokenModel: As ``check_filled``.
+    """
+    if tensor.data_location != TensorProto.EXTERNAL:
+        raw_bytes = len(tensor.raw_data)
+        typed = 0 if raw_bytes else sum(len(getattr(tensor, name)) for name in TYPED_FIELDS)
+        check_filled(tensor.name, tensor.data_type, tensor.dims, raw_bytes, typed)
 
 
 def raw_tensor(tensor: TensorProto, name: str) -> TensorProto:

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..errors import BrokenModel, ModelNotFound, UnsupportedModel
-from .external import LFS_HEAD, LFS_POINTER, LFS_REMEDY, ExternalFolder, count_elements
+from .external import LFS_HEAD, LFS_POINTER, LFS_REMEDY, ExternalFolder, check_tensor, count_elements
 from .skeleton import KEPT_ELEMENTS
 from .subgraphs import is_constant
 from .wire import compact
@@ -42,8 +42,11 @@ def read_structure(path: Path) -> ModelProto:
         MissingExternalData: External data is missing or too short.
     """
     with _OpenFile(path) as file:
-        data = file.read(0, file.size) if file.size <= _DIRECT_BYTES else compact(file.read, file.size)
+        whole = file.size <= _DIRECT_BYTES
+        data = file.read(0, file.size) if whole else compact(file.read, file.size)
     model = _parse(data)
+    if whole:
+        _check_filled(model)
     if _may_be_external(data):
         _resolve_external(model, ExternalFolder(path.parent))
     return model
@@ -207,6 +210,13 @@ def _resolve_external(model: ModelProto, folder: ExternalFolder) -> None:
                 tensor.raw_data = external_data.read()
                 tensor.ClearField("external_data")
                 tensor.ClearField("data_location")
+
+
+def _check_filled(model: ModelProto) -> None:
+    """Check that large constants are there, as ``compact`` does for larger files."""
+    for tensor, _ in _tensors(model):
+        if count_elements(tensor.dims) > KEPT_ELEMENTS:
+            check_tensor(tensor)
 
 
 def _tensors(model: ModelProto) -> Iterator[tuple[TensorProto, bool]]:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from ..errors import BrokenModel
-from .external import PAYLOAD_FIELDS
+from .external import PAYLOAD_FIELDS, check_filled, check_tensor, count_elements
 from .skeleton import KEPT_ELEMENTS, may_be_mask
 
 Read = Callable[[int, int], bytes]
@@ -76,6 +77,9 @@ _RULES = {
     "tensor": _rule(TensorProto, ("doc_string", "metadata_props")),
 }
 _PAYLOADS = _numbers(TensorProto, *PAYLOAD_FIELDS)
+_NAME = _number(TensorProto, "name")
+_RAW = _number(TensorProto, "raw_data")
+_LOCATION = _number(TensorProto, "data_location")
 _DIMS = _number(TensorProto, "dims")
 _DATA_TYPE = _number(TensorProto, "data_type")
 _OP_TYPE = _number(NodeProto, "op_type")
@@ -126,7 +130,10 @@ class _FileWalk:
             if number in dropped:
                 remaining_bytes += self._copy(run, tag)
                 run = after
-            elif after - value >= _DESCEND_BYTES and (child := children.get(number)):
+            elif after - value < _DESCEND_BYTES:
+                if children.get(number) == "tensor":
+                    self._check_small(value, after)
+            elif child := children.get(number):
                 remaining_bytes += self._copy(run, tag)
                 body = self.message(child, value, after, depth + 1)
                 remaining_bytes += _varint(number << 3 | _LENGTH_DELIMITED)
@@ -147,15 +154,24 @@ class _FileWalk:
 
     def _tensor(self, start: int, end: int) -> bytes:
         dims: list[int] = []
-        dtype = size_bytes = 0
+        name = b""
+        dtype = size_bytes = raw_bytes = location = 0
         for number, _, value, after in self._fields(start, end):
             if number == _DIMS:
                 dims += self._varints(value, after)
             elif number == _DATA_TYPE:
                 dtype = next(self._varints(value, after), 0)
+            elif number == _NAME:
+                name = self._copy(value, after)
+            elif number == _LOCATION:
+                location = next(self._varints(value, after), 0)
             elif number in _PAYLOADS:
                 size_bytes += after - value
+                raw_bytes += after - value if number == _RAW else 0
         elements = math.prod(dims)
+        if elements > KEPT_ELEMENTS and location != TensorProto.EXTERNAL:
+            signed = [size - (1 << 64) if size >> 63 else size for size in dims]
+            check_filled(name.decode(errors="replace"), dtype, signed, raw_bytes, size_bytes - raw_bytes)
         dropped, _ = _RULES["tensor"]
         if elements > KEPT_ELEMENTS and not (may_be_mask(dtype, dims) and size_bytes <= elements * _MASK_BYTES):
             dropped |= _PAYLOADS
@@ -169,6 +185,15 @@ class _FileWalk:
                 run = after
         remaining_bytes += self._copy(run, end)
         return bytes(remaining_bytes)
+
+    def _check_small(self, start: int, end: int) -> None:
+        """Check a constant that is copied whole: a large shape in a short message has no values."""
+        try:
+            tensor = TensorProto.FromString(self._copy(start, end))
+        except DecodeError as error:
+            raise BrokenModel(f"not ONNX: the field at byte {start} is no constant") from error
+        if count_elements(tensor.dims) > KEPT_ELEMENTS:
+            check_tensor(tensor)
 
     def _copy(self, start: int, end: int) -> bytes:
         if start >= end:

@@ -110,6 +110,21 @@ def test_versions_and_parts(tmp_path: Path, change, error: type[ModelError], mes
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("beside", [0, 5 << 20], ids=["parsed", "walked"])
+@pytest.mark.parametrize("held", [None, 0, 2000], ids=["none", "empty", "some"])
+def test_a_large_constant_without_its_values_is_refused(tmp_path: Path, beside: int, held: int | None) -> None:
+    weight = TensorProto(name="w", dims=[2048, 1024], data_type=TensorProto.FLOAT)
+    if held is not None:
+        weight.raw_data = bytes(held)
+    other = numpy_helper.from_array(np.zeros(beside, np.uint8), "other")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2048 - 1024 * (name == "y")]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [other, weight])
+    (tmp_path / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+
+    with pytest.raises(BrokenModel, match=r"'w' of shape \[2048, 1024\] takes 8388608 bytes, and the file holds"):
+        reader.read_structure(tmp_path / "m.onnx")
+
+
 def test_opset_implied_before_ir_3(tmp_path: Path) -> None:
     model = small_model(ir_version=2)
     model.ClearField("opset_import")
