@@ -377,11 +377,18 @@ def _wrapped(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool],
     return [_line(line, widths, right) for line in zip(*filled, strict=True)]
 
 
+_INTERVAL = re.compile(r"\[([\d.]+), ([\d.]+)\]")
+"""Both ends of a ratio's interval."""
+
+
 def _folded(cell: str, width: int) -> list[str]:
-    """Return the lines of a cell: wrapped at words, and a longer name shortened in the middle."""
+    """Return the lines of a cell: wrapped at words, and a longer name shortened in the middle.
+
+    An interval stays in one line, in its shorter form.
+    """
     if len(cell) <= width:
         return [cell]
-    words = " ".join(shortened(word, width) for word in cell.split())
+    words = " ".join(shortened(word, width) for word in _INTERVAL.sub("\\1\N{EN DASH}\\2", cell).split())
     return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 

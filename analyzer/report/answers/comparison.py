@@ -309,6 +309,8 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
         of_quiet = "latencies on a quiet machine (undisturbed)"
         of_means = "latencies are means: not every run has a latency on a quiet machine"
         summary += [of_quiet if kinds == {UNDISTURBED} else of_means if kinds == {MEAN} else "basis: --json says which"]
+    if any(row.scatter is not None for row in report.rows):
+        summary.append("scatter: standard deviation of runs around their level; 95 % of runs lie within twice that")
     return Answer.of(
         records,
         columns=[

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ....bricks.layer import LayerState
 from ....constructor.result import Estimate
 from ....constructor.sweep import BATCH, swept
 from ....db import Measurement, Stack, System
@@ -207,7 +208,7 @@ def _scale(finding: Finding) -> float:
 
 def _within(value: float, bounds: tuple[float, float]) -> str:
     """Write a latency with half of its interval."""
-    return f"{within(value, (bounds[1] - bounds[0]) / 2)} ms"
+    return f"{within(value, half_of(value, bounds))} ms"
 
 
 def _percent(share: float | None) -> str:
@@ -382,7 +383,7 @@ def facts_of(section: Section) -> Iterator[Fact]:
     place, cutting = entry.place, entry.model.cutting
     if model is not None:
         bound = ", ".join(f"{name} = {value}" for name, value in entry.model.bound.items())
-        layer_count = sum(1 for _ in model.own.live)
+        layer_count = sum(layer.state is not LayerState.FOLDED for layer in model.own.layers)
         sequences = len(entry.parts.sequences)
         cut = f"{counted(sequences, 'sequence')} of at most {counted(cutting.granularity, 'layer')}"
         if cutting.graph == "runtime":

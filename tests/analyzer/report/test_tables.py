@@ -253,6 +253,15 @@ def test_on_a_terminal_names_are_shortened_in_the_middle_and_prose_wraps_at_word
     assert " ".join(" ".join(prose).split()) == f"{'word ' * 30}end: {command}; more words"
 
 
+def test_an_interval_is_not_broken_in_a_narrow_column() -> None:
+    rows = [{"name": "m" * 40, "ratio": "1.00 [0.93, 1.07]"}]
+
+    lines = render(Answer(rows, columns=[Field("name"), Field("ratio")]), width=28).splitlines()
+
+    assert [line.split()[-1] for line in lines[2:]] == ["1.00", "0.93\N{EN DASH}1.07"]
+    assert "1.00 [0.93, 1.07]" in render(Answer(rows, columns=[Field("ratio")]), width=28)
+
+
 def test_lines_of_the_same_reason_become_one() -> None:
     summary = [*(f"m{n}: nothing to compare with" for n in range(18)), "a: one", "b: other", "c: same", "d: same"]
     details = ["x: missing", "  since it is", "y: missing", "  since it is", "z: missing"]
