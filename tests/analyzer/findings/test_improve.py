@@ -12,6 +12,7 @@ import onnx.parser
 import pytest
 from dlbricks.analyzer.findings.finding import IMPROVE, REWRITES, Finding, Proof, Remedy
 from dlbricks.analyzer.findings.improve import _rest, improve, rewrite_findings
+from dlbricks.analyzer.findings.stored_proofs import OTHERS
 from dlbricks.analyzer.report.answers.findings import improve_answer
 from dlbricks.analyzer.rewriting.process import Find
 from dlbricks.analyzer.rewriting.recording import apart, session
@@ -98,6 +99,16 @@ def test_own_inputs_that_do_not_fit_are_wrong_usage(cli, slow: ModelSource, tmp_
 
     assert result.code == 2
     assert "own.npz: 'x' is float32[2, 64], and the input is float32[256, 64]" in result.err
+
+
+def test_a_database_that_is_named_is_made_and_keeps_what_was_proven(cli, slow: ModelSource, here: Path):
+    assert cli("improve", slow.path, "-o", "faster.onnx", "--db", "new.db", "--budget", "20s", "-q").code == 0
+
+    known = cli("analyze", slow.path, "--db", "new.db")
+
+    assert "proven, alternating" in known.out
+    assert f"not tried: {', '.join(OTHERS)}; run: dlbricks analyze " in known.out
+    assert not (here / "dlbricks.db").exists()
 
 
 def test_a_printed_command_has_the_options_of_the_call(slow: ModelSource, tmp_path: Path):

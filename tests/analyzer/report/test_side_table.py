@@ -48,3 +48,16 @@ def test_three_sides_have_a_table_with_totals_and_geometric_means(bench: Bench, 
     total, mean = (line.split()[-3:] for line in text.splitlines() if line.startswith(("total", "geometric mean")))
     assert [round(float(cell)) for cell in total] == [10, 17, 5]
     assert [round(float(cell)) for cell in mean] == [round(math.sqrt(of)) for of in (16, 16, 4)]
+
+
+def test_a_side_that_was_never_quiet_has_a_table_of_means(bench: Bench) -> None:
+    for stack, quiet in ((bench.plain, 0.5), (bench.disabled, 0.5), (bench.torch, None)):
+        bench.run(stack, ms=8.0, undisturbed=quiet)
+
+    (row,) = [
+        line.split()[-3:]
+        for line in render(comparison_answer(compare([bench.source], store=bench.store))).splitlines()
+        if line.startswith("branches") and line.count("8.") == 3
+    ]
+
+    assert [round(float(cell)) for cell in row] == [8, 8, 8], "half as long on a quiet machine is known of two only"
