@@ -37,7 +37,7 @@ from .result import (
     Sums,
     Term,
 )
-from .roofline import roofline
+from .roofline import INTEGERS, roofline
 from .uncertainty.calibration import NORMAL, Method, method_error, scatters
 from .uncertainty.interval import with_method
 from .uncertainty.pairing import FUSION, Paired, paired
@@ -396,6 +396,8 @@ def _roofline(
         )
     roof = roofline(model.graph, parts, bricks, evidence.ceilings, state=state, system=choice.system)
     bounds, ceilings = roof.bounds_ms(parts), evidence.ceilings
+    if bounds is None and any(row.note == INTEGERS for row in roof.layers):
+        return RooflineBound(reason=INTEGERS, bricks=roof)
     if bounds is None:
         single = ceilings.known  # then the missing ceiling is the one of float32
         missing = "the bandwidth" if ceilings.compute is not None and not single else "the rate of arithmetic"

@@ -269,8 +269,9 @@ def benanza_note(
     if bound is None or measured is None:
         return None
     less = f"fastest bricks {bound:.3g} ms, measured {measured:.3g} ms"
-    if truth.ci95_ms is not None and bound <= truth.ci95_ms[1]:
-        return f"{less}: equal within the interval of the measurement"
+    least = bound if bounds.sequential.ci95_ms is None else bounds.sequential.ci95_ms[0]
+    if truth.ci95_ms is not None and least <= truth.ci95_ms[1]:
+        return f"{less}: equal within their intervals"
     reasons = []
     if parallel and not (ratios[1] is not None and ratios[1] > 1):
         reasons.append("independent branches run at once")

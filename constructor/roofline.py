@@ -201,7 +201,7 @@ class Work:
         read_bytes: Activations read from outside.
         written_bytes: Exposed activations.
         single_flops: Part of ``flops`` in float32 under another precision.
-        integer_flops: Part of ``flops`` on integers of at most 8 bits, whose highest rate is not measured.
+        integer_flops: Part of ``flops`` on integers of at most 8 bits, whose highest rate is not measured: no bound.
     """
 
     flops: int | None
@@ -280,6 +280,9 @@ def _quantised(layer: Layer) -> bool:
 def _nbytes(kind: TensorType, dtype: str) -> int:
     return kind.nbytes // _NARROWER.get(dtype, 1) if kind.dtype == "float" else kind.nbytes
 
+
+INTEGERS = "the machine's rate of arithmetic on integers of at most 8 bits is not measured"
+"""Why products of integers have no bound."""
 
 _FASTER = "faster than its bound: {}"
 
@@ -432,12 +435,10 @@ def _described(
 
 
 def _note_of(work: Work) -> str | None:
-    """Return why a bound is that of bytes alone."""
-    if work.flops is None:
-        return "its work is not known: the bound is that of its bytes"
+    """Return why there is no bound, or why it is that of bytes alone."""
     if work.integer_flops:
-        return "the machine's rate of integer arithmetic is not measured: the bound is that of its bytes"
-    return None
+        return INTEGERS
+    return "its work is not known: the bound is that of its bytes" if work.flops is None else None
 
 
 def _bounded(
@@ -445,7 +446,8 @@ def _bounded(
 ) -> LayerRoof:
     """Return the row of a brick with its bounds; without, if the ceilings that it needs are unknown."""
     free = all(name in UNMOVED for name in row.op_types)  # its bound is 0
-    if ceilings.compute is None or moving_ms is None or (work.single_flops and ceilings.rest is None):
+    lacks_rate = work.integer_flops or (work.single_flops and ceilings.rest is None)
+    if ceilings.compute is None or moving_ms is None or lacks_rate:
         return row
     moving_ms = 0.0 if free else moving_ms
     computing_ms = _computing_ms(work, ceilings.compute, ceilings.rest)
@@ -472,7 +474,7 @@ def _computing_ms(work: Work, compute: Ceiling, rest: Ceiling | None) -> float |
     """Return the least time of a brick's arithmetic; None if its work is unknown."""
     if work.flops is None:
         return None
-    seconds = (work.flops - work.single_flops - work.integer_flops) / compute.rate.best
+    seconds = (work.flops - work.single_flops) / compute.rate.best
     return (seconds if rest is None else seconds + work.single_flops / rest.rate.best) * 1e3
 
 

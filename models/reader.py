@@ -88,7 +88,8 @@ def external_locations(path: Path) -> tuple[str, ...]:
 _HEAD_BYTES = 512
 _KINDS = (
     (re.compile(re.escape(LFS_HEAD)), LFS_POINTER, LFS_REMEDY),
-    (re.compile(rb"\s*<(!doctype|html|\?xml)", re.IGNORECASE), "a web page", "download the file itself"),
+    (re.compile(rb"(\xef\xbb\xbf)?\s*<(!|\?xml|html|head|body)", re.I), "a web page", "download the file itself"),
+    (re.compile(rb"(\xef\xbb\xbf)?\s*[{\[]\s*[\"{\[}\]]"), "a text in JSON", "download the file itself"),
     (re.compile(rb".\x00\x00\x00ORTM", re.DOTALL), "a model in ORT format", "give the ONNX file that it was made from"),
     (re.compile(rb".\x00\x00\x00TFL3", re.DOTALL), "a TensorFlow Lite model", "convert it with tf2onnx"),
     (re.compile(rb"PK\x03\x04|\x1f\x8b"), "an archive", "unpack it"),

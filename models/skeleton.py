@@ -52,6 +52,7 @@ class Skeleton:
             it, as in a brick.
         overridable: Constants that a caller may override (``NormalForm``).
         given: Digest of the user's own input values; empty without any. The small ones are marked (``given_value``).
+        contents: Digest of the file with its weights, which may decide its time; empty for a zoo recipe.
         opened: A runtime keeps dynamic dimensions open, although this structure is bound.
     """
 
@@ -62,6 +63,7 @@ class Skeleton:
     control: tuple[CourseChoice, ...] | None = None
     overridable: frozenset[str] = frozenset()
     given: str = ""
+    contents: str = ""
     opened: bool = False
 
 

@@ -67,7 +67,7 @@ class ModelSource:
         """
         if self.path is not None and self.problem is None:
             skeleton = load_skeleton(self.path, batch=self.batch, dims=dict(self.dims), control=self.control)
-            skeleton = replace(skeleton, opened=self.opened)
+            skeleton = replace(skeleton, opened=self.opened, contents=_digest_of(self.path))
         else:
             skeleton = self._recipe()
         graph = skeleton.model.graph
@@ -383,6 +383,33 @@ def file_bytes(source: ModelSource) -> int | None:
 def _of_file(path: Path) -> list[object]:
     sha256, external = _content(path, *_state(path))
     return ["file", sha256, *([location, *_state(path.parent / location)] for location in external)]
+
+
+_SAMPLES, _SAMPLE_BYTES = 64, 4096
+"""Pieces of each external file that its digest is of: all of it may be larger than memory."""
+
+
+def _digest_of(path: Path) -> str:
+    """Return a digest of a model's file with its weights, which is the same for a copy on another machine."""
+    sha256, external = _content(path, *_state(path))
+    if not external:
+        return sha256
+    digest = hashlib.sha256(sha256.encode())
+    for location in external:
+        file = path.parent / location
+        digest.update(_sampled(file, *_state(file)).encode())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _sampled(path: Path, size: int, _mtime_ns: int) -> str:
+    """Return the SHA-256 of a file's size and of pieces of it at equal distances."""
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        for number in range(_SAMPLES):
+            file.seek(number * max(0, size - _SAMPLE_BYTES) // (_SAMPLES - 1))
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
 
 
 def _state(path: Path) -> tuple[int, int]:

@@ -58,7 +58,7 @@ FIELDS = (
     Field("benanza_ratio_sequential_ci95", path="bounds.sequential.ratio_ci95"),
     Field("benanza_ratio_critical_path", path="bounds.critical_path.ratio"),
     Field("benanza_ratio_critical_path_ci95", path="bounds.critical_path.ratio_ci95"),
-    Field("undisturbed_ms", path="latency.undisturbed_ms", title="undisturbed ms", unit="ms", spare=True),
+    Field("undisturbed_ms", path="latency.undisturbed_ms", title="undisturbed estimate ms", unit="ms", spare=True),
     Field("measured_ms", path="truth.ms", title="measured ms ±95%", unit="ms", interval="measured_ci95_ms"),
     Field("measured_ci95_ms", path="truth.ci95_ms"),
     Field("measured_undisturbed_ms", path="truth.undisturbed_ms"),

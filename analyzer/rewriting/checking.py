@@ -136,7 +136,7 @@ class Checker:
                 self.usable.append(feeds)
         if not self.usable:
             raise ModelError(
-                f"the model does not run on any input that was made for it: {next(iter(reasons), 'outputs are NaN')}"
+                f"no input that was made for the model can be used: {next(iter(reasons), 'none was made')}"
             )
         for feeds in subject.other_shapes():
             enough = len(self.others) == _OTHERS or (self.others and time.perf_counter() > until)
@@ -150,9 +150,8 @@ class Checker:
         except Exception as error:  # noqa: BLE001  # an input may be illegal, or another shape impossible
             reasons.append(" ".join(str(error).split())[:200])
             return False
-        if reference is not None:
-            self._references.append(reference)
-        return reference is not None
+        self._references.append(reference)
+        return True
 
     @property
     def noise(self) -> float:
@@ -214,13 +213,19 @@ def _compared(runner: Any, references: Iterable[_Reference]) -> CheckVerdict:
     return CheckVerdict(largest, "")
 
 
-def _reference(runner: Any, plain: Any, feeds: Feeds, least: float, fixed: Collection[str]) -> _Reference | None:
-    """Return the outputs for one set of inputs with their noise; None if they are not finite."""
+def _reference(runner: Any, plain: Any, feeds: Feeds, least: float, fixed: Collection[str]) -> _Reference:
+    """Return the outputs for one set of inputs with their noise.
+
+    Raises:
+        ModelError: They cannot be compared.
+    """
     outputs, noise = _outputs(runner, plain, feeds, fixed)
-    if not np.isfinite(noise) or any(
-        isinstance(value, np.ndarray) and value.dtype.kind == "f" and np.isnan(value).any() for value in outputs
-    ):
-        return None
+    if any(isinstance(value, np.ndarray) and value.dtype.kind == "f" and np.isnan(value).any() for value in outputs):
+        raise ModelError("outputs are NaN")
+    if not np.isfinite(noise):
+        raise ModelError(
+            "an output, such as an index or a shape, changes where rounding differs: it cannot be compared"
+        )
     return _Reference(feeds, outputs, noise, min(max(least, _FACTOR * noise), max(_MOST, least)))
 
 

@@ -20,6 +20,7 @@ from ..canonical.roles import constant_role, find_schema
 from ..encoding import encode_array, encode_tensor
 from ..inference.shapes import Inference
 from ..layer import Cost, Layer, LayerState, Operand, Role, TensorType
+from ..operators import Kind, operator_of
 from ..work import layer_cost
 
 _NO_OPERAND = Operand("", None, Role.ABSENT)
@@ -222,6 +223,8 @@ class Assembly:
                 if find_schema(signature.domain, node.op_type, signature.opset) is None:
                     return f"unknown operator {signature.domain or 'ai.onnx'}:{node.op_type}: {self._describe(name)}"
                 return f"output {self._describe(name)}"
+        if operator_of(node).kind is Kind.SEQUENCE:
+            return f"{node.op_type} is of lists or optional values: bricks read and write tensors only"
         return "" if any(outputs) else "it has no output"
 
     def _why_captive(self, index: int) -> str:
@@ -247,6 +250,8 @@ class Assembly:
         description = self._inference.unknown.get(name, "no type")
         maker = self._makers.get(name)
         origin = f"from {maker.op_type} {maker.name!r}" if maker is not None and maker.name else ""
+        if maker is not None and maker.name[1:] in maker.output:  # a name that a node got for a while
+            origin = f"from {maker.op_type}"
         if description.startswith(("a ", "an ")):
             return f"{name!r} is {description}{f' ({origin})' if origin else ''}: bricks read and write tensors only"
         return f"{name!r} has no static type ({', '.join(filter(None, (description, origin)))})"

@@ -50,6 +50,7 @@ class ModelGraph:
         overridable: Constants that a caller may override. Runtimes do not fold or pack them, so they distinguish
             models.
         given: Digest of the user's own values of inputs; empty without any.
+        contents: Digest of the model's file with its weights; empty for a zoo recipe.
         opened: A runtime keeps dynamic dimensions open; such a model is slower than one with fixed sizes.
     """
 
@@ -67,6 +68,7 @@ class ModelGraph:
     causal: frozenset[str] = frozenset()
     overridable: frozenset[str] = frozenset()
     given: str = ""
+    contents: str = ""
     opened: bool = False
 
     @cached_property
@@ -105,8 +107,8 @@ class ModelGraph:
     def key(self) -> str:
         """Content key of the whole model: layers, wiring and outputs, without names.
 
-        Models that differ only in weight values have the same key; given values of inputs are part of it. It
-        identifies ground truth.
+        It identifies ground truth: the contents of a file and given values of inputs are part of it, since they may
+        decide the time.
         """
         if self.identity:
             return self.identity
@@ -131,6 +133,8 @@ class ModelGraph:
             description.append(["overridable", sorted(numbers[name] for name in self.overridable if name in numbers)])
         if self.given:
             description.append(["given", self.given])
+        if self.contents:
+            description.append(["contents", self.contents])
         if self.opened:
             description.append("opened")
         return hashlib.sha256(json.dumps(description, separators=(",", ":")).encode()).hexdigest()
@@ -216,6 +220,7 @@ def build_graph(
         causal_scores(source, inference.types, inference.constants),
         skeleton.overridable,
         skeleton.given,
+        skeleton.contents,
         skeleton.opened,
     )
 

@@ -22,10 +22,8 @@ from ...db.queries import Filter
 from ...db.store import Store
 from ...db.values import Circumstances, Failure, Identity, Measurement, Subject, Verdict
 from ...errors import DlbricksError, UsageError
-from ...models import ModelSource
 from ...models.control_flow import require_bounded
 from ...models.runnable import Runnable
-from ...models.source import contents
 from ..decomposition.decompose import readable
 from ..decomposition.observation import run_as_given
 from .plan import Membership, TaskMember
@@ -264,7 +262,6 @@ class Sources:
         Raises:
             UsageError: Two models have one name.
         """
-        models = _apart(models)
         keys: dict[str, str] = {}
         for model in readable(models):
             if keys.setdefault(model.name, model.own.key) != model.own.key:
@@ -295,28 +292,6 @@ class Sources:
             self.invented,
             self.suspects,
         )
-
-
-def _apart(models: Sequence[Decomposition | Failed]) -> list[Decomposition | Failed]:
-    """Return models with a reason in place of each file that has the structure of another one and other contents.
-
-    They have one key, and denormal or sparse weights may take a hundred times as long: one latency is not of both.
-    """
-    first: dict[str, Decomposition] = {}
-    apart: list[Decomposition | Failed] = []
-    for model in models:
-        other = first.setdefault(model.own.key, model) if isinstance(model, Decomposition) else None
-        if isinstance(model, Failed) or other is None or not _differ(model.source, other.source):
-            apart.append(model)
-            continue
-        reason = f"it has the structure of {other.name} and other weights, which may take another time"
-        apart.append(Failed(model.source, f"{reason}; measure it in a command of its own"))
-    return apart
-
-
-def _differ(one: ModelSource, other: ModelSource) -> bool:
-    """Return True for two files with different contents."""
-    return None not in {one.path, other.path} and one.path != other.path and contents(one) != contents(other)
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,6 +281,8 @@ def test_weights_are_not_read(tmp_path: Path, make) -> None:
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n", "a pointer of Git LFS"),
         (b"<!DOCTYPE html>\n<html><body>Not found</body></html>", "a web page"),
+        (b"\xef\xbb\xbf\n<!-- moved -->\n<html></html>", "a web page"),
+        (b'{"error": "not found"}', "a text in JSON"),
         (b"\x1c\x00\x00\x00ORTM\x00\x00", "a model in ORT format"),
         (b"\x1c\x00\x00\x00TFL3\x00\x00", "a TensorFlow Lite model"),
         (b"PK\x03\x04\x14\x00", "an archive"),

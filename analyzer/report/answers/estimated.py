@@ -76,7 +76,7 @@ def caveats(estimates: Sequence[Estimate]) -> list[str]:
         ratios_hold = "ratios of alternating visits hold; " if any(entry.truth.paired for entry in disturbed) else ""
         lines.append(
             f"disturbed: the machine slowed {counts} ({names}); {ratios_hold}"
-            "to compare runs or machines, use undisturbed_ms"
+            "to compare runs or machines, use undisturbed_ms of estimates and measured_undisturbed_ms of models"
         )
     busy = [entry.name for entry in estimates if entry.truth.measurement is not None and entry.truth.measurement.busy]
     lines += [f"measured_ms ({_listed(busy)}): {BUSY}"] if busy else []

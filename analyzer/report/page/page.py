@@ -177,10 +177,12 @@ def _counted_ms(entry: Estimate, name: str) -> float | None:
 
 
 def _unexplained(entry: Estimate) -> Term | None:
-    """Return the unexplained part of the measured latency if it is large enough for the first paragraph."""
+    """Return the unexplained part of the measured latency if it is large, and its interval has no zero."""
     term = (entry.attribution or {}).get("unexplained")
-    large = term is not None and term.ms is not None and abs(term.ms) > _UNEXPLAINED * (entry.truth.ms or math.inf)
-    return term if large else None
+    if term is None or term.ms is None or abs(term.ms) <= _UNEXPLAINED * (entry.truth.ms or math.inf):
+        return None
+    low, high = term.ci95_ms or (term.ms, term.ms)
+    return None if low <= 0 <= high else term
 
 
 def _proving(section: Section) -> str:

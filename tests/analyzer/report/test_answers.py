@@ -173,7 +173,7 @@ def test_a_ratio_is_shown_with_its_interval_beside_the_undisturbed_latency() -> 
 
     header, _, first, second = render(answer, width=200).splitlines()
 
-    assert "undisturbed ms  measured ms ±95%  ratio" in header
+    assert "undisturbed estimate ms  measured ms ±95%  ratio" in header
     assert "3.90" in first
     assert "1.09 [0.93, 1.27]" in first
     assert second.split()[-2:] == ["-", "100%"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
@@ -152,7 +153,7 @@ def test_weights_that_a_caller_may_override_make_another_model(version: int, sam
         )
         onnx.save(model, tmp_path / "model.onnx")
         (source,) = find_models([tmp_path / "model.onnx"])
-        return build_graph(source.skeleton()).key
+        return build_graph(replace(source.skeleton(), contents="")).key
 
     assert (key(inputs="") == key(inputs=", float[4, 4] w")) == same
 

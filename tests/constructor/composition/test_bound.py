@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from dlbricks.bricks.cutting.sequences import KeyedWindow
@@ -172,7 +173,7 @@ def test_a_stack_that_takes_more_cores_than_threads_bounds_only_its_like(lab, ch
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("measured_ms", "said"),
-    [(20.0, None), (10.0, None), (9.95, "within the interval"), (9.0, "cause unknown: fusion: ")],
+    [(20.0, None), (10.0, None), (9.95, "within their intervals"), (9.0, "cause unknown: fusion: ")],
 )
 def test_a_model_that_beats_its_bound_is_explained(lab, chain, keys_of, graph_of, measured_ms, said):
     lab.put([(key, latency) for key, latency in zip(keys_of(chain)[:2], (2.0, 3.0), strict=True)])
@@ -186,6 +187,8 @@ def test_a_model_that_beats_its_bound_is_explained(lab, chain, keys_of, graph_of
     known = {"overhead": Term(0.2, (0.1, 0.3)), "fusion": Term(0.4, (0.3, 0.5)), "cache": Term(0.3, (0.2, 0.4))}
     reported = benanza_note(answer.bounds, answer.truth, known, parallel=False)
     if measured_ms < 9.5:
+        wide = replace(answer.bounds, sequential=replace(answer.bounds.sequential, ci95_ms=(8.0, 12.0)))
+        assert benanza_note(wide, answer.truth, known, parallel=False).endswith("equal within their intervals")
         assert "fastest bricks 10 ms, measured 9 ms" in reported
         assert reported.endswith("(0.4 ms), calls of the runtime that only bricks take (0.2 ms)")
         unsure = known | {"fusion": Term(0.4, (-0.1, 0.9))}

@@ -16,6 +16,7 @@ from dlbricks.bricks.layer import LayerSequence
 from dlbricks.bricks.reference import CHAIN, COPY, GEMM, OVERHEAD, STREAM, built_in_key
 from dlbricks.constructor.measurements import BrickMeasurements
 from dlbricks.constructor.remedies import Task, TaskKind
+from dlbricks.constructor.roofline import INTEGERS as UNKNOWN_RATE
 from dlbricks.constructor.roofline import Ceiling, Ceilings, Work, memory_ms, roofline, work_of
 from dlbricks.db import Conditions, Subject, System
 from dlbricks.db.samples.rates import Rate
@@ -315,12 +316,18 @@ integers (uint8[4, 8] x) => (float[4, 16] y) <int8[8, 16] w = {VALUES}> {
 """.replace("VALUES", ", ".join(["1"] * 128))
 
 
-def test_the_rate_of_float32_bounds_no_product_of_integers(lab, graph_of):
-    found = rows(graph_of(lab.source(INTEGERS, "integers")), ceilings(1.0), lab=lab, ms=1.0)["MatMulInteger"]
+def test_a_product_of_integers_has_no_bound(lab, graph_of, keys_of):
+    source = lab.source(INTEGERS, "integers")
+    found = rows(graph_of(source), ceilings(1.0), lab=lab, ms=1.0)["MatMulInteger"]
 
     assert found.flops >= FLOPS
-    assert found.bound_ms == found.memory_ms < 1.0
-    assert "integer arithmetic is not measured" in found.note
+    assert (found.bound_ms, found.bound_by, found.headroom) == (None, None, None)
+    assert found.note == UNKNOWN_RATE
+
+    lab.put((key, 0.5) for key in keys_of(source))
+    put_ceilings(lab)
+    whole = estimate([source], store=lab.store).rows[0].roofline
+    assert (whole.ms, whole.reason, whole.remedy) == (None, UNKNOWN_RATE, None), "another ceiling would not help"
 
 
 def test_a_roofline_above_the_measured_latency_is_none(lab, fork, keys_of):

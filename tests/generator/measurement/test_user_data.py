@@ -222,16 +222,35 @@ def test_a_failure_names_the_sizes_that_nobody_gave(tmp_path: Path):
     assert said in executed.reason
 
 
-def test_a_file_of_one_structure_with_another_and_other_weights_is_not_given_its_latency(tmp_path: Path):
+def test_a_file_with_other_weights_is_another_model_and_a_copy_is_the_same(tmp_path: Path):
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 2] x) => (float[1, 2] y) <float[2, 2] w = {W}> '
     text += "{ y = MatMul(x, w) }"
-    numbers = {"one": "{1, 2, 3, 4}", "same": "{1, 2, 3, 4}", "other": "{5, 6, 7, 8}"}
+    numbers = {"one": "{1, 2, 3, 4}", "copy": "{1, 2, 3, 4}", "other": "{5, 6, 7, 8}"}
     paths = [write(tmp_path / f"{name}.onnx", text.replace("{W}", values)) for name, values in numbers.items()]
     with Store.open(tmp_path / "results.db") as store:
-        one, same, other = measure(find_models(paths), store=store, cache="hot", **SHORT).rows
+        one, copy, other = measure(find_models(paths), store=store, cache="hot", **SHORT).rows
         (alone,) = measure(find_models(paths[2:]), store=store, cache="hot", **SHORT).rows
+        known = [entry.truth.ms for entry in estimate(find_models(paths), store=store)]
 
-    assert one.error is None
-    assert (same.error, same.latency_ms) == (None, one.latency_ms)
-    assert "has the structure of one and other weights" in str(other.error)
-    assert alone.error is None
+    measured = [row.measurement for row in (one, copy, other, alone)]
+    assert None not in measured
+    assert measured[0] is measured[1]
+    assert measured[2].key == measured[3].key != measured[0].key
+    assert known == [row.latency_ms for row in (one, copy, alone)]
+
+
+def test_external_weights_are_part_of_a_model_wherever_they_lie(tmp_path: Path):
+    keys = {}
+    for name, scale in (("one", 1.0), ("copy", 1.0), ("other", 2.0)):
+        folder = tmp_path / name
+        folder.mkdir()
+        model = onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 64] x) => (float[1, 64] y) { y = MatMul(x, w) }'
+        )
+        weight = np.arange(64 * 64, dtype=np.float32).reshape(64, 64) * scale
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+        onnx.save_model(model, folder / "m.onnx", save_as_external_data=True, size_threshold=0, location="w.bin")
+        (decomposed,) = decompose(find_models([folder / "m.onnx"]), Cut(1))
+        keys[name] = decomposed.own.key
+
+    assert keys["one"] == keys["copy"] != keys["other"]

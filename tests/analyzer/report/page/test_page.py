@@ -8,9 +8,11 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
 from dlbricks.analyzer.findings.finding import Finding
 from dlbricks.analyzer.report.page.page import _environment, render_page
 from dlbricks.analyzer.report.units import milliseconds
+from dlbricks.constructor.result import Term
 from dlbricks.db import Store
 from dlbricks.db.values import Kernel, KernelView
 from markupsafe import Markup
@@ -101,6 +103,20 @@ def test_the_page_gives_no_shares_where_bricks_take_far_longer_than_the_model(re
     assert "they do not explain this model, and the shares of its layers are not known" in text
     assert "of the time of its layers" not in text
     assert "unexplained." not in text
+
+
+@pytest.mark.parametrize(("ends", "told"), [((0.2, 0.6), True), ((-0.2, 1.0), False)])
+def test_what_is_unexplained_is_said_only_beyond_its_interval(
+    reported: Reported, ends: tuple[float, float], told: bool
+) -> None:
+    section = next(one for one in reported.sections if one.name == "branches")
+    of_model = section.estimate.truth.ms or 0.0
+    term = Term(0.4 * of_model, (ends[0] * of_model, ends[1] * of_model))
+    estimate = replace(section.estimate, attribution={**(section.estimate.attribution or {}), "unexplained": term})
+
+    text = Page(render_page([replace(section, estimate=estimate)])).text
+
+    assert ("of it unexplained." in text) == told
 
 
 def test_without_an_analysis_the_page_says_so_and_claims_nothing(reported: Reported) -> None:
