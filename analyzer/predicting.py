@@ -30,8 +30,8 @@ from .estimation.reading import evidence_under
 from .measuring import MeasuringPlan
 from .report.answers.estimated import predicted_lines
 from .report.tables import Answer
-from .report.units import counted, duration, milliseconds, percent
-from .setups import Setup, choice_here, cut_of, set_up, settled
+from .report.units import INTERRUPTED, counted, duration, milliseconds, percent
+from .setups import Setup, choice_here, cut_of, interrupted_here, set_up, settled
 
 if TYPE_CHECKING:
     from ..generator.progress import ProgressCallback
@@ -59,6 +59,7 @@ class Predictions(Tabular):
         wall_s: Duration of the whole call, without waiting for another process.
         noise: What disturbed the machine before it was measured; no interval contains what that does to caches.
         unmeasured: Why nothing more was measured, if something else than the target ended it.
+        interrupted: What interrupted the measurement; the predictions are from what was known until then.
     """
 
     ANSWER = "predicting.predictions_answer"
@@ -69,6 +70,7 @@ class Predictions(Tabular):
     wall_s: float
     noise: tuple[str, ...] = ()
     unmeasured: str = ""
+    interrupted: KeyboardInterrupt | None = None
 
     @property
     def complete(self) -> bool:
@@ -195,6 +197,7 @@ def predict(
     # Bricks of others would not complete them.
     able = [model for model in decomposed if not cannot_be_bricks(model.graph)]
     gaps, noise, unmeasured = Gaps(able, evidence, learned), tuple[str, ...](), ""
+    interrupted: KeyboardInterrupt | None = None
     prepared_s = work_clock() - begun
     for number in range(ROUNDS if measure else 0):
         if number and (learned is None or learned.familiar):
@@ -216,12 +219,21 @@ def predict(
         except MachineBusy as error:
             unmeasured = f"nothing is measured: {error}"
             break
+        except KeyboardInterrupt as error:
+            interrupted = error
+            break
         taken |= keys  # failed bricks too: they are not tried again
         evidence = evidence_under(choice, decomposed, store, how, cut_of(how), evidence.executed)
         gaps = Gaps(able, evidence, learned, taken)
+    if interrupted is not None:
+        with interrupted_here(store, how):
+            evidence = evidence_under(choice, decomposed, store, how, cut_of(how), evidence.executed)
+        gaps = Gaps(able, evidence, learned, taken)
     evidence = gaps.filled(evidence)
-    rows = tuple(construct(model, evidence) for model in decompositions)
-    return Predictions(rows, frozenset(taken), target, work_clock() - begun, noise, unmeasured)
+    return Predictions(
+        tuple(construct(model, evidence) for model in decompositions), frozenset(taken), target, work_clock() - begun,
+        noise, unmeasured, interrupted,
+    )  # fmt: skip
 
 
 _SPENT = (
@@ -288,6 +300,8 @@ def predictions_answer(predictions: Predictions) -> Answer:
     if predictions.unmeasured:
         summary.append(predictions.unmeasured)
     summary.append(f"{len(predictions.measured)} bricks measured in {duration(predictions.wall_s)}.")
+    if predictions.interrupted is not None:
+        summary.append(INTERRUPTED)
     return Answer.of(predictions.records(), columns=_COLUMNS, summary=summary)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx
 
-from ..models.cache import cache_folder, keep, kept
+from ..models.cache import entries_of, keep, kept
 from .decomposition import Decomposition
 from .graph.model_graph import ModelGraph
 from .layer import ELEMENT_BITS, Layer, LayerSequence, TensorType
@@ -108,9 +108,9 @@ def keep_features(model: Decomposition) -> dict[str, Features]:
 def kept_features() -> dict[str, Features]:
     """Return all kept features by key; damaged files are skipped."""
     features_by_key: dict[str, Features] = {}
-    for path in sorted((cache_folder() / _KEPT).glob(f"*/{_FILE}")):
+    for path in entries_of(_KEPT):
         try:
-            record = json.loads(path.read_text("utf-8"))
+            record = json.loads((path / _FILE).read_text("utf-8"))
             if record["format"] == _FORMAT:
                 for key, (operator, flops, weights, read, written, extents) in record["bricks"].items():
                     features_by_key[key] = Features(operator, flops, weights, read, written, tuple(extents))

@@ -182,6 +182,7 @@ def predict(*, target: float, budget_s: float | None, stored: bool, database: st
             sources, store=store, setup=setup, target=target, budget_s=budget_s, measure=not stored,
             progress=progress,
         )  # fmt: skip
+    show_and_raise(predictions_answer(predictions), predictions.interrupted)
     answer(predictions_answer(predictions), complete=predictions.complete)
 
 

@@ -70,6 +70,8 @@ _END_US = 253_402_300_800_000_000
 """Microseconds from 1970 to the year 10000, which no date reaches."""
 _DEPTH = 50
 """Maximum nesting of stored JSON."""
+_MOST_UNROLLED = 1 << 16
+"""Copies in one network, far more than are made."""
 _SIGNED = frozenset({"ci95_low_ns"})
 """Columns that may be negative: the lower end of a wide interval."""
 _OBJECTS = frozenset({"options", "before", "after"})
@@ -99,6 +101,8 @@ def _check(column: Column[Any], value: object, *, certain: bool = False) -> None
 
 
 def _whole(name: str, value: object) -> bool:
+    if name == "unroll":
+        return type(value) is int and 1 <= value <= _MOST_UNROLLED
     return type(value) is int and 0 <= value < (_END_US if name.endswith("_us") else _LARGEST)
 
 
@@ -181,6 +185,8 @@ def _packed(numbers: Iterable[int]) -> bytes:
 
 def _unpack_samples(data: object, samples: int) -> tuple[tuple[int, int], ...]:
     flat = _unpacked(data, samples, _SAMPLE_BYTES)
+    if samples and min(flat[1::2]) < 1:
+        raise ValueError("a stored block has samples of no execution")
     return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 

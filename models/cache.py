@@ -36,6 +36,13 @@ def kept(kind: str, name: str) -> Path | None:
     return None
 
 
+def entries_of(kind: str) -> list[Path]:
+    """Return the folders of all entries of a kind, sorted; none if they cannot be read."""
+    with contextlib.suppress(OSError):
+        return sorted(path for path in (cache_folder() / kind).iterdir() if not path.name.startswith("."))
+    return []
+
+
 def keep(kind: str, name: str, write: Callable[[Path], None], *, most: int = _MOST_ENTRIES) -> None:
     """Keep an entry; if the cache folder cannot be written, do nothing.
 

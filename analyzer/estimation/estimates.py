@@ -41,7 +41,7 @@ FIELDS = (
     Field("ci95_ms", path="latency.ci95_ms"),
     Field("calibrated", path="latency.calibrated"),
     Field("scatter_calibrated", path="latency.scatter_calibrated"),
-    Field("sequential_ms", path="sums.sequential_ms", title="sequential ms", unit="ms"),
+    Field("sequential_ms", path="sums.sequential_ms", title="sequential ms", unit="ms", spare=True),
     Field("critical_path_ms", path="sums.critical_path_ms", title="critical path ms", unit="ms", spare=True),
     Field("host_ms", path="sums.host_ms"),
     Field(

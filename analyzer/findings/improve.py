@@ -310,6 +310,8 @@ def improve(
                     outcome, copies_proof = _proven(result, bench, search, chosen), bench.shorter()
         except KeyboardInterrupt as error:
             interrupted = error
+        if interrupted is not None and REWRITES not in result.untried:
+            result = replace(result, untried=(*result.untried, "what the interrupt left"))
         path = None
         if outcome.model is not None and output is not None:
             path = _written(outcome.model, output)

@@ -150,10 +150,10 @@ class StoreRecorder(SampleRecorder):
     def kept(self) -> str:
         """Text about the visits that are kept after an interrupt."""
         if not self._kept:
-            return "no session had ended: nothing was measured yet"
-        closed = sum(self.records[identity].result is not None for identity in self._kept)
+            return "the session that was running is lost, the first of its run"
+        begun = sum(self.records[identity].result is None for identity in self._kept)
         taken = sum(self.records[identity].visits for identity in self._kept)
-        return f"kept are {taken} visits of {len(self._kept)} bricks and models, {closed} of them measured"
+        return f"kept are {taken} visits in {len(self._kept)} measurements, {begun} of which are not finished"
 
     def resume(self, members: Collection[TaskMember]) -> int:
         """Continue unfinished measurements of these members by interrupted runs of this node.

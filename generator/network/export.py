@@ -445,9 +445,14 @@ def export_model(
 def write_file(path: Path, data: bytes) -> int:
     """Write a file that appears complete or not at all; the bytes written.
 
+    A link stays, and the file that it leads to is written. A device or pipe is written as it is.
+
     Raises:
         OSError: It cannot be written.
     """
+    path = path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return path.write_bytes(data)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         partial.write_bytes(data)

@@ -10,10 +10,12 @@ from dataclasses import replace
 import onnx
 import pytest
 from dlbricks.analyzer.predicting import first_answer, predict, predictions_answer
+from dlbricks.analyzer.report.units import INTERRUPTED
 from dlbricks.constructor.predictor import prior_systems
 from dlbricks.constructor.result import Latency
 from dlbricks.db import Store
 from dlbricks.errors import MachineBusy, UsageError
+from dlbricks.generator.progress import Stage
 from dlbricks.models import find_models
 
 MODEL = "squeezenet"
@@ -70,6 +72,20 @@ def test_beside_another_measuring_process_there_is_a_prediction_all_the_same(tmp
     assert found.complete
     assert found.measured == frozenset()
     assert any("another dlbricks process" in line for line in predictions_answer(found).summary)
+
+
+@pytest.mark.usefixtures("familiar")
+def test_an_interrupted_prediction_is_from_what_is_known(tmp_path):
+    def interrupt(progress):
+        if progress.stage is Stage.SAMPLE:
+            raise KeyboardInterrupt
+
+    with Store.open(tmp_path / "new.db") as store:
+        found = predict(find_models([MODEL]), store=store, target=1e-6, budget_s=300.0, progress=interrupt)
+
+    assert isinstance(found.interrupted, KeyboardInterrupt)
+    assert (found.complete, found.measured) == (True, frozenset())
+    assert predictions_answer(found).summary[-1] == INTERRUPTED
 
 
 @pytest.mark.usefixtures("familiar")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from dlbricks.bricks.cutting.sequences import sequences
@@ -104,3 +105,12 @@ def test_features_are_kept_by_key(parse_graph):
     assert set(kept) == {part.key for part in parts}
     assert {key: kept_features()[key] for key in kept} == kept
     assert all(math.isfinite(one.bytes) for one in kept.values())
+
+
+def test_features_that_cannot_be_read_are_none(monkeypatch):
+    def refused(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+
+    assert kept_features() == {}

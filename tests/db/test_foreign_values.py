@@ -30,6 +30,10 @@ _VALUES = {
     "caches of another form": "UPDATE system SET cache_bytes = '[[1, 2, 3]]'",
     "another system under its key": "UPDATE system SET physical_cores = 3",
     "text for threads": "UPDATE combination SET threads = 'all'",
+    "no copies": "UPDATE measurement SET unroll = 0",
+    "copies without end": "UPDATE measurement SET unroll = 9223372036854775807",
+    "no executions": "UPDATE block SET data = zeroblob(16 * samples)",
+    "fewer executions than none": f"UPDATE block SET data = x'{'ff' * 192}'",
     "a block of other samples": "UPDATE block SET samples = 100000000",
 }
 

@@ -99,7 +99,8 @@ def _improvement(improvement: Improvement) -> Iterator[str]:
         yield from (f"  set in your program, the file does not contain it: {change.note}" for change in settings)
     else:
         now = " in this call" if improvement.others else ""
-        yield f"{improvement.name}: no saving is proven{now}, and nothing is written"
+        early = " before the interrupt" if improvement.interrupted is not None else now
+        yield f"{improvement.name}: no saving is proven{early}, and nothing is written"
     for change in improvement.unproven:
         told = "no time to prove it" if change.proof is None else _saving(change.proof)
         yield f"  not proven: {change.kind} ({counted(change.places, 'place')}): {told}"

@@ -154,6 +154,10 @@ def test_rewrites_are_shown_as_unproven_after_an_interruption(
 
     assert isinstance(found.interrupted, KeyboardInterrupt)
     assert found.unproven
+    assert found.untried[-1] == "what the interrupt left"
+    summary = improve_answer(found).summary
+    assert "no saving is proven before the interrupt" in summary[0]
+    assert f"what the interrupt left: {found.command}" in summary[-1]
     assert (found.path, found.changes) == (None, ())
     assert not (tmp_path / "faster.onnx").exists()
 
