@@ -107,6 +107,6 @@ def readable(models: Sequence[Decomposition | Failed]) -> list[Decomposition]:
     """
     cut_up = [model for model in models if isinstance(model, Decomposition)]
     if cut_up:
-        dims = {name: size for model in models for name, size in model.source.dims}
+        dims = {name: size for model in cut_up for name, size in model.source.dims}
         require_known(dims, [model.own for model in cut_up])
     return cut_up

@@ -213,7 +213,7 @@ def generate(
     suite = None
     dummies: dict[str, Brick] = {}
     if cut_up:
-        dims = {name: size for model in results for name, size in model.source.dims}
+        dims = {name: size for model in cut_up for name, size in model.source.dims}
         require_known(dims, [model.own for model in cut_up])
         dummies = draw_decoys(list(bricks.values()), decoys, decoy_seed) if decoy_seed is not None and bricks else {}
         distances = _distances(cut_up)

@@ -37,7 +37,7 @@ def test_the_demo_ends_with_a_table_and_plots(branches: Path, here: Path) -> Non
     header, _, *lines = render(answer, width=200).splitlines()
     assert header.split() == [
         "model", "layers", "unique", "estimate", "ms", "±95%", "sequential", "ms", "critical", "path", "ms",
-        "undisturbed", "ms", "measured", "ms", "±95%", "ratio",
+        "undisturbed", "estimate", "ms", "measured", "ms", "±95%", "ratio",
     ]  # fmt: skip
     assert [line.split()[0] for line in lines[:2]] == ["branches", "chain"]
     (fork, chain) = json.loads(render(answer, "json"))["results"]

@@ -230,7 +230,9 @@ def database_answer(store: Store) -> Answer:
             Field("system", "system", "key"),
             Field("cpu"),
             Field("stack", "stack", "key"),
-            *map(Field, ("backend", "device", "threads", "cache", "dtype", "measured")),
+            Field("backend"),
+            Field("device", spare=True),
+            *map(Field, ("threads", "cache", "dtype", "measured")),
         ],
         summary=[f"{info['database']} (schema {info['revision']}): {held_text}"],
     )

@@ -7,17 +7,19 @@ import os
 import subprocess
 import sys
 from concurrent.futures import Future
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import onnx
 import pytest
 from dlbricks.analyzer.report.answers.generation import generate_answer
+from dlbricks.bricks.decomposition import Failed
 from dlbricks.bricks.suite.suite import Suite
 from dlbricks.errors import SuiteError, UsageError
 from dlbricks.generator.decomposition import decomposer as decomposing
 from dlbricks.generator.decomposition.cut import Cut
-from dlbricks.generator.decomposition.decompose import decompose, decomposing_until
+from dlbricks.generator.decomposition.decompose import decompose, decomposing_until, readable
 from dlbricks.generator.decomposition.generate import generate
 from dlbricks.generator.machine.lock import work_clock
 from dlbricks.models import find_models
@@ -317,3 +319,10 @@ def test_a_model_that_is_not_decomposed_in_time_has_a_reason_and_is_decomposed_l
 
     assert "the budget ended before anything was measured" in late.reason
     assert done.keys == kept.keys
+
+
+def test_a_dimension_of_a_model_that_failed_is_nobody_s_mistake(branches: Path) -> None:
+    (made,) = decompose(find_models([branches]), Cut(1))
+    late = Failed(replace(made.source, name="late", dims=(("past_length", 3),)), "the time was up")
+
+    assert readable([made, late]) == [made]
