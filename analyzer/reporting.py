@@ -293,7 +293,12 @@ def _analysed(
             sections.append(Section(entry))
             continue
         try:
-            section, reasons = _analysed_model(entry, truth, plan, write, prove=prove)
+            try:
+                section, reasons = _analysed_model(entry, truth, plan, write, prove=prove)
+            except MachineBusy as error:
+                prove = False  # the next model would wait as long
+                section, reasons = _analysed_model(entry, truth, plan, write, prove=False)
+                unasked.append(f"no remedy was tried: {error}")
         except KeyboardInterrupt as error:
             interrupted, section, reasons = error, Section(entry), [f"{entry.name} was not analysed: interrupted"]
         sections.append(section)
@@ -315,19 +320,15 @@ def _analysed_model(
     late = work_clock() >= plan.until
     until = plan.until + _GRACE * (plan.budget_s or 0.0) if late else plan.until
     conditions = asdict(replace(truth.conditions, cache=entry.place.cache or ""))
-    ask = partial(
-        analyze, [entry if _shows_execution(entry) else entry.model.source],
-        store=plan.store, query=Query(truth.system, truth.stack, **conditions), again=write is not None, until=until,
+    (row,) = analyze(
+        [entry if _shows_execution(entry) else entry.model.source],
+        store=plan.store, query=Query(truth.system, truth.stack, **conditions), prove=prove and not late,
+        again=write is not None, until=until, write=Path(write) if prove and write is not None else None,
         progress=plan.progress,
-    )  # fmt: skip
-    busy = list[str]()
-    try:
-        (row,) = ask(prove=prove and not late, write=Path(write) if prove and write is not None else None).rows
-    except MachineBusy as error:
-        (row,), busy = ask(prove=False).rows, [f"{entry.name}: no remedy was tried: {error}"]
+    ).rows  # fmt: skip
     if row.error is not None:
         return Section(entry), [f"{row.name} was not analysed: {row.error}"]
-    unasked = busy or ([f"{row.name}: {reason}" for reason in row.unasked] if prove else [])
+    unasked = [f"{row.name}: {reason}" for reason in row.unasked] if prove else []
     if late and any(reason.endswith(LATE) for reason in row.unasked):
         proven = Section(_with_denormals(entry, row.findings), row.findings or None, row.untried)
         return proven, [f"{row.name} was not analysed: {LATE}"]

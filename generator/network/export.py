@@ -450,9 +450,9 @@ def write_file(path: Path, data: bytes) -> int:
     Raises:
         OSError: It cannot be written.
     """
-    path = path.resolve() if path.is_symlink() else path
     if path.exists() and not path.is_file() and not path.is_dir():
         return path.write_bytes(data)
+    path = path.resolve() if path.is_symlink() else path
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         partial.write_bytes(data)

@@ -108,7 +108,7 @@ def test_beside_another_measuring_process_a_report_shows_what_is_stored(branches
     assert (second.estimate.truth.ms, second.estimate.complete, busy.complete) == (None, False, False)
     assert busy.unasked[0].startswith("nothing is measured: another dlbricks process")
     assert stored.sections[0].findings is not None
-    assert any("branches: no remedy was tried: another dlbricks process" in reason for reason in stored.unasked)
+    assert any(reason.startswith("no remedy was tried: another dlbricks process") for reason in stored.unasked)
 
 
 @pytest.mark.slow

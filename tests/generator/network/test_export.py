@@ -26,8 +26,11 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_bytes()))
     reader.start()
 
-    write_file(tmp_path / "pipe", b"text")
+    (tmp_path / "link").symlink_to("pipe")
+
+    write_file(tmp_path / "link", b"text")
 
     reader.join()
     assert read == [b"text"]
     assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
