@@ -6,7 +6,7 @@ import os
 import struct
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict, Unpack
 
@@ -284,7 +284,7 @@ class Reader:
         self._writer = engine.execution_options(**{WRITING: True})
         snapshot = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
         self._reader = engine.execution_options(**snapshot)  # in SQLite every transaction is one
-        self._undone: sql.Connection | None = None
+        self._undone: AbstractContextManager[sql.Connection] | None = None
 
     @classmethod
     def open(
@@ -362,12 +362,8 @@ class Reader:
             StoreError: Also for values that dlbricks did not write: a database may come from anywhere.
         """
         try:
-            with guarded(str(self.place)):
-                if self._undone is not None:
-                    yield self._undone
-                    return
-                with self._reader.connect() as connection:
-                    yield connection
+            with guarded(str(self.place)), self._undone or self._reader.connect() as connection:
+                yield connection
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
             raise StoreError(
                 f"database {self.place} holds a value that dlbricks did not write: {error}", remedy="restore a copy"
@@ -376,12 +372,8 @@ class Reader:
     @contextmanager
     def writing(self) -> Iterator[sql.Connection]:
         """Return a connection with one transaction, committed at the end and rolled back on an error."""
-        with guarded(str(self.place)):
-            if self._undone is not None:
-                yield self._undone
-                return
-            with self._writer.begin() as connection:
-                yield connection
+        with guarded(str(self.place)), self._undone or self._writer.begin() as connection:
+            yield connection
 
     @contextmanager
     def undone(self) -> Iterator[None]:
@@ -391,7 +383,7 @@ class Reader:
         meanwhile.
         """
         with guarded(str(self.place)), self._writer.connect() as connection, connection.begin() as transaction:
-            self._undone = connection
+            self._undone = nullcontext(connection)
             try:
                 yield
             finally:

@@ -25,12 +25,12 @@ from ...bricks.suite.decoys import decoys as draw_decoys
 from ...bricks.suite.suite import Suite
 from ...bricks.suite.writing import refuse_foreign, write_suite
 from ...errors import UsageError
-from ...models import ModelSource, require_known
+from ...models import ModelSource
 from ...tabular import Records, Tabular
 from ..machine.cache_reach import caches_here
 from ..progress import ProgressCallback
 from .cut import Cut, CutFields, cut_from
-from .decompose import Model, decompose
+from .decompose import Model, decompose, readable
 
 _TOTALS = ("granularity", "layers", "folded", "sequences", "unique", "decoys", "wall_s")
 """Fields of a ``GenerateReport`` that JSON repeats unchanged."""
@@ -213,8 +213,7 @@ def generate(
     suite = None
     dummies: dict[str, Brick] = {}
     if cut_up:
-        dims = {name: size for model in cut_up for name, size in model.source.dims}
-        require_known(dims, [model.own for model in cut_up])
+        cut_up = readable(cut_up)  # refuses a dimension that none of them has
         dummies = draw_decoys(list(bricks.values()), decoys, decoy_seed) if decoy_seed is not None and bricks else {}
         distances = _distances(cut_up)
         caches = _caches(cut_up, caches)

@@ -310,7 +310,7 @@ def history_answer(report: History, *, runs: bool = False, most: int | None = MO
         of_means = "latencies are means: not every run has a latency on a quiet machine"
         summary += [of_quiet if kinds == {UNDISTURBED} else of_means if kinds == {MEAN} else "basis: --json says which"]
     if any(row.scatter is not None for row in report.rows):
-        summary.append("scatter: standard deviation of runs around their level; 95 % of runs lie within twice that")
+        summary.append("scatter: standard deviation of runs around their level")
     return Answer.of(
         records,
         columns=[
