@@ -36,7 +36,7 @@ _IDLE_SHARE = 0.2
 _TESTED_BYTES = 480 << 20
 """Largest last-level cache of the machines in docs/results."""
 _SCATTERED_BYTES = 256 << 20
-"""Free memory in small pieces that a model at the pace of memory would notice."""
+"""Free memory in small pieces that a model would notice."""
 _WARM_C = 85.0
 
 
@@ -133,7 +133,7 @@ def quietness(*, watch_s: float = 0.5) -> Quietness:
         notes.append("frequency and governor cannot be seen from here")
     if (scattered := small_pieces().total) >= _SCATTERED_BYTES:
         notes.append(
-            f"{scattered / 2**30:.1f} GiB of the free memory are in small pieces, which steps of decoders are kept from"
+            f"{scattered / 2**30:.1f} GiB of the free memory are in small pieces, which measured networks are kept from"
         )
     if state["virtual"]:
         notes.append("a hypervisor may run other guests on the same cores and caches")

@@ -22,7 +22,6 @@ from ...bricks.graph.footprint import (
     STREAM_LEVEL,
     level_name,
     level_of,
-    streams,
 )
 from ...db.values import Identity, Measurement
 from ...models.runnable import Runnable
@@ -201,14 +200,6 @@ class MeasurementTask:
         return False if touched is not None and level_of(touched) < max(REUSE_LEVELS) else None
 
     @property
-    def streams(self) -> bool:
-        """True if the pace of memory decides its time: a model that reads large weights once, or bricks of one."""
-        if self.packed:
-            return self.footprint == STREAM_LEVEL
-        member = self.members[0]
-        return streams(member.footprint_bytes or 0, member.macs or 0, member.read_bytes)
-
-    @property
     def footprint_bytes(self) -> int:
         """Bytes that one visit touches: the weights it reads, and the largest inputs and outputs of a brick."""
         weights = sum(member.read_bytes * self.copies.get(member.id, 1) for member in self.members)
@@ -378,9 +369,9 @@ class Group:
         return all(task.footprint >= max(REUSE_LEVELS) for task in self.tasks if task.packed)
 
     @property
-    def streamed_bytes(self) -> int:
-        """Memory of the largest task on a processor that runs at the pace of memory."""
-        sizes = (task.size_bytes for task in self.tasks if task.streams and task.place.runtime.device == "cpu")
+    def loaded_bytes(self) -> int:
+        """Memory of the largest task on a processor."""
+        sizes = (task.size_bytes for task in self.tasks if task.place.runtime.device == "cpu")
         return max(sizes, default=0)
 
     @property

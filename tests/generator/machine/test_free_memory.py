@@ -41,7 +41,7 @@ Node 1, zone   Normal
 """
 
 
-def test_lists_of_cores_and_pieces_of_up_to_eight_pages_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_lists_of_cores_and_pieces_of_up_to_64_pages_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "buddyinfo").write_text(PIECES)
     (tmp_path / "zoneinfo").write_text(LISTS)
     monkeypatch.setattr(free_memory, "physical_cores", lambda: (0, 1))  # networks run on these, of one node
@@ -50,7 +50,7 @@ def test_lists_of_cores_and_pieces_of_up_to_eight_pages_count(tmp_path: Path, mo
     small = small_pieces(tmp_path)
 
     assert small.listed == {0: 212451 * PAGE, 1: 52219 * PAGE}
-    assert small.common == (58507 + 2 * 57281 + 4 * 27597 + 8 * 15412) * PAGE
+    assert small.common == (58507 + 2 * 57281 + 4 * 27597 + 8 * 15412 + 16 * 1339 + 32 * 4274 + 64 * 3627) * PAGE
     assert small.total == small.common + 264670 * PAGE
     assert small_pieces(tmp_path / "none").total == 0
 
