@@ -31,8 +31,8 @@ _NO_INPUTS = "callers can no longer override default values of inputs"
 _CLEAR = 0.06
 """Share from which one quick look is enough."""
 _LEAST_PREDICTED = 0.002
-_ASKED, _LEAST_ENGINE_S = 0.3, 0.3
-"""Share of the time left for one engine at most; seconds for each of them at least."""
+_ASKED, _ASKED_AGAIN, _LEAST_ENGINE_S = 0.3, 0.5, 0.3
+"""Share of the time left for one engine at most, and when nobody else needs it; seconds for each of them at least."""
 _AT_ONCE, _NEW_ROUND = 0.04, 0.9
 """Predicted share from which a group is tried before other engines are asked; share left that begins a new round."""
 _TRIAL_S, _LONG_TRIAL_S, _PROMISING = 0.8, 2.4, 0.05
@@ -206,7 +206,7 @@ class Search:
         self._fixed = 0  # steps before the first round
         self._origins = dict[str, str]()
         self._steps = list[Step]()
-        self._rejected, self._untried = dict[str, str](), dict[str, None]()
+        self._rejected, self._untried, self._cut_short = dict[str, str](), dict[str, None](), dict[str, None]()
         self._reasons, self._verdicts = dict[int, str](), dict[object, Verdict]()
         self._data = b""
         self._taken, self._proving_s = 1.0, 0.0  # share of the original latency that is left; seconds of proofs
@@ -233,7 +233,9 @@ class Search:
         self._find_copies(graph)
         for _ in range(_ROUNDS):
             before = len(self._steps)
-            self._ask_all(asked)
+            self._ask_all(asked, _ASKED)
+            if len(self._steps) == before:  # no other engine needs the time that is left
+                self._ask_all({name: (asked[name][0], 1.0) for name in self._cut_short}, _ASKED_AGAIN)
             if len(self._steps) == before or self._left_s < _CLOSE_S:
                 break
             self._begin(self._rounds[-1].build())
@@ -245,15 +247,20 @@ class Search:
         values = Values(graph, self._checker.usable, self._checker.others)
         self._rounds.append(_Round(graph, values, Prover(values, self._verdicts)))
 
-    def _ask_all(self, asked: Mapping[str, tuple[Engine, float]]) -> None:
-        """Ask every engine: try promising rewrites at once, and the rest by predicted saving."""
+    def _ask_all(self, asked: Mapping[str, tuple[Engine, float]], most: float) -> None:
+        """Ask every engine: try promising rewrites at once, and the rest by predicted saving.
+
+        Args:
+            asked: The engines by name, each with its share of the budget.
+            most: Largest share of the time left for one engine.
+        """
         later = list[list[Rewrite]]()
         for name, (engine, share) in asked.items():
             if self._left_s < _CLOSE_S:
                 self._untried[name] = None
                 continue
             before = self._taken
-            for group in self._groups(name, engine, share):
+            for group in self._groups(name, engine, min(share * self._request.budget_s, most * self._left_s)):
                 if _predicted(group) >= _AT_ONCE * self._rounds[-1].values.total_ns:
                     self._try(self._rounds[-1], group)
                 else:
@@ -266,8 +273,10 @@ class Search:
 
     def _found(self) -> Found:
         checker = self._checker
+        cut_short = (f"{name} (its share of the time was up)" for name in self._cut_short if name not in self._untried)
+        untried = (*self._untried, *cut_short)
         return Found(
-            tuple(self._steps), tuple(self._rejected.items()), tuple(self._untried), checker.noise, checker.tolerance,
+            tuple(self._steps), tuple(self._rejected.items()), untried, checker.noise, checker.tolerance,
             bool(self._subject.bound), 1 + len(checker.others), checker.hostile,
             time.perf_counter() - self._begun, self._proving_s, self._copies,
         )  # fmt: skip
@@ -302,10 +311,10 @@ class Search:
         feeds, threads = self._checker.usable[0], self._request.threads
         return compare(before, after, feeds, threads=threads, budget_s=budget_s, longer=longer)
 
-    def _groups(self, name: str, engine: Engine, share: float) -> list[list[Rewrite]]:
+    def _groups(self, name: str, engine: Engine, most_s: float) -> list[list[Rewrite]]:
         """Return the rewrites of an engine by kind, the largest predicted saving first."""
-        values, groups, now = self._rounds[-1].values, dict[str, list[Rewrite]](), time.perf_counter()
-        deadline = now + max(_LEAST_ENGINE_S, min(share * self._request.budget_s, _ASKED * self._left_s))
+        values, groups = self._rounds[-1].values, dict[str, list[Rewrite]]()
+        deadline = time.perf_counter() + max(_LEAST_ENGINE_S, most_s)
         try:
             proposed = engine(values, deadline)
         except Exception as error:  # noqa: BLE001
@@ -317,7 +326,9 @@ class Search:
             self._rejected.setdefault(f"{name} (some places)", told)
             values.refusals.clear()
         if time.perf_counter() > deadline:
-            self._untried[f"{name} (its share of the time was up)"] = None
+            self._cut_short[name] = None
+        else:
+            self._cut_short.pop(name, None)
         for rewrite in proposed:
             groups.setdefault(rewrite.kind, []).append(rewrite)
         ordered = sorted(groups.values(), key=_predicted, reverse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +37,9 @@ def written(folder: Path, rows: str) -> Path:
     return folder / "model.onnx"
 
 
-def searched(path: Path, **engines: Engine) -> tuple[Search, Found]:
+def searched(path: Path, share: float = 0.3, /, **engines: Engine) -> tuple[Search, Found]:
     search = Search(read_subject(path, None, {}), SearchRequest(str(path), str(path.parent), budget_s=8.0))
-    return search, search.run({name: (engine, 0.3) for name, engine in engines.items()})
+    return search, search.run({name: (engine, share) for name, engine in engines.items()})
 
 
 def renamed(values: Values, _: float) -> list[Rewrite]:
@@ -74,6 +75,27 @@ def test_null_candidates_wrong_ones_and_broken_engines_leave_no_step(path: Path)
     assert "same" in reasons["planted: null"]
     assert "differs" in reasons["planted: wrong"]
     assert "no such shape" in reasons["broken"]
+
+
+def test_an_engine_that_was_cut_short_gets_the_time_that_nobody_else_needs(path: Path):
+    given = list[float]()
+
+    def slow(_: Values, deadline: float) -> list[Rewrite]:
+        given.append(deadline - time.perf_counter())
+        time.sleep(given[0] + 0.1)  # longer than its first share
+        return []
+
+    def endless(_: Values, deadline: float) -> list[Rewrite]:
+        time.sleep(max(0.0, deadline - time.perf_counter()) + 0.1)
+        return []
+
+    _, found = searched(path, 0.1, slow=slow)
+    _, cut = searched(path, 0.1, endless=endless)
+
+    assert len(given) == 2
+    assert given[1] > 2 * given[0]
+    assert not found.untried
+    assert cut.untried == ("endless (its share of the time was up)",)
 
 
 def test_a_step_is_a_file_with_equal_outputs_and_can_be_left_out(path: Path):
