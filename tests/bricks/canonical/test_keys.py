@@ -123,6 +123,10 @@ EQUAL = {
     "parameters however small": [
         Spelling(21, "Conv(x, k)", constants={"k": np.full((2, 4, 1, 1), value, np.float32)}) for value in (1, 2)
     ],
+    "operands of a sum of products however small": [
+        Spelling(12, 'Einsum<equation = "nchw,cd->ndhw">(x, k)', constants={"k": np.full((4, 2), value, np.float32)})
+        for value in (1, 2)
+    ],
     "scales of quantisation": [
         Spelling(13, "QuantizeLinear(x, k)", constants={"k": np.float32(value)}) for value in (0.1, 0.2)
     ],
