@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_CLOSING, _CLOSING_S = 0.05, 2.5
+"""Share of a budget, and seconds at most, that start, last estimates and page take: work ends so much earlier."""
+
 _GRACE = 0.1
 """Share of a budget beyond its end for analyses, which measure nothing."""
 
@@ -109,7 +112,7 @@ def report(
     if alone and not measure:
         raise UsageError("a model runs alone now, and nothing is measured", remedy="leave out one of both")
     begun, spent = time.monotonic(), _Spent()
-    until = math.inf if budget_s is None else work_clock() + budget_s
+    until = math.inf if budget_s is None else work_clock() + budget_s - min(_CLOSING * budget_s, _CLOSING_S)
     how = settled(setup or set_up()) if measure else setup or set_up()
     plan = MeasuringPlan(store, how, visits, budget_s, until, progress, _ALONE_S * len(models) if alone else 0.0)
     if measure:

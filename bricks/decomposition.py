@@ -81,7 +81,7 @@ def alone(graph: ModelGraph) -> tuple[LayerSequence, ...]:
 
 
 def suspects(source: ModelSource, graph: ModelGraph) -> str:
-    """Return words on what a runtime may have refused: values given or seeded that decide something, default sizes.
+    """Return words on what a runtime may have refused: sizes and deciding values that are given, made up or assumed.
 
     Args:
         source: The model.
@@ -91,6 +91,7 @@ def suspects(source: ModelSource, graph: ModelGraph) -> str:
         A clause in parentheses for each kind; empty if there is none.
     """
     options_given, invented = _deciding(source, graph)
+    options_given += source.given_sizes()
     words = f" (suspect: {', '.join(options_given)})" if options_given else ""
     if invented:
         listed = ", ".join(map(repr, invented))

@@ -148,6 +148,14 @@ class ModelSource:
         listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
         return f"{listed} assumed, since not given; set with {options}" if sizes else ""
 
+    def given_sizes(self) -> tuple[str, ...]:
+        """Return the options that give sizes of this file; empty for a model of the zoo and for a broken file."""
+        if self.path is None or self.problem is not None:
+            return ()
+        names = self.open_dimensions()
+        sizes = ["--dim " + shlex.quote(f"{name}={size}") for name, size in self.dims if name in names]
+        return (*sizes, *([f"--batch {self.batch}"] if self.batch is not None else []))
+
     def _zoo_name(self) -> str:
         if self.problem is not None:
             raise copy.copy(self.problem)  # a raised error keeps its traceback, and may be raised again

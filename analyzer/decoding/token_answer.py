@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ...constructor.curve import Curve
@@ -12,7 +13,7 @@ from ..limits import Figure
 from ..report.answers.estimated import caveats
 from ..report.answers.summary import measured_lines
 from ..report.tables import Answer
-from ..report.units import INTERRUPTED, counted, milliseconds, size
+from ..report.units import INTERRUPTED, counted, half_of, milliseconds, size, within
 from ..setups import notes_of
 from ..shell import report_command
 from .tokens import Part, Tokens
@@ -130,11 +131,13 @@ def _memory(result: Tokens) -> Iterator[str]:
     """Yield lines about the memory, and about the time that cached positions add to a token."""
     memory, points = result.memory, result.step.curve.points
     if len(points) > 1 and points[-1].ms > points[0].ms:
-        added = (points[-1].ms - points[0].ms) / (points[-1].length - points[0].length)
-        behind = points[0].length - result.step.side.seen
+        first, last = points[0], points[-1]
+        each = _MANY / (last.length - first.length)
+        halves = [half_of(point.ms, point.ci95_ms) for point in (first, last) if point.ci95_ms is not None]
+        half = each * math.hypot(*halves) if len(halves) == 2 else None
         yield (
-            f"a token behind {behind} positions takes {milliseconds(points[0].ms)} ms; each {_MANY:,} cached positions "
-            f"add {milliseconds(_MANY * added)} ms"
+            f"a token behind {first.length - result.step.side.seen} positions takes {milliseconds(first.ms)} ms; each "
+            f"{_MANY:,} cached positions add {within(each * (last.ms - first.ms), half)} ms"
         )
     if memory is not None:
         yield (

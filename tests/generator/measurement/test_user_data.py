@@ -214,10 +214,12 @@ def test_a_failure_names_the_sizes_that_nobody_gave(tmp_path: Path):
     with Store.open(tmp_path / "results.db") as store:
         (refused,) = measure(find_models([path]), store=store, cache="hot", **SHORT).rows
         (measured,) = measure(find_models([path], dims={"s27": 12}), store=store, cache="hot", **SHORT).rows
+        (given,) = measure(find_models([path], dims={"s27": 5}), store=store, cache="hot", **SHORT).rows
     (executed,) = decompose(find_models([path]), Cut(1, graph="runtime"))
 
     assert said in str(refused.error)
     assert measured.error is None
+    assert str(given.error).endswith("(suspect: --dim s27=5)")
     assert isinstance(executed, Failed)
     assert said in executed.reason
 
