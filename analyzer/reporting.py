@@ -33,6 +33,7 @@ from .report.page.page import render_page
 from .report.reported import Report
 from .report.section import Section
 from .setups import Setup, choice_here, cut_of, evidence_here, interrupted_here, notes_of, set_up, settled, stored_here
+from .spending import Spending
 
 if TYPE_CHECKING:
     from ..generator.decomposition.generate import GenerateReport
@@ -48,12 +49,6 @@ _CLOSING, _CLOSING_S = 0.05, 2.5
 
 _GRACE = 0.1
 """Share of a budget beyond its end for analyses, which measure nothing."""
-
-_BEYOND = 0.2
-"""Share of a budget that work may take beyond it without a reason."""
-
-_LONG_S = 0.3
-"""The reason names an execution that takes more seconds than this, since no budget can divide it."""
 
 _ALONE_S = 8.0
 """Seconds that a model takes in two separate processes, with the arena and without it."""
@@ -111,7 +106,7 @@ def report(
     """
     if alone and not measure:
         raise UsageError("a model runs alone now, and nothing is measured", remedy="leave out one of both")
-    begun, spent = time.monotonic(), _Spent()
+    begun, spent = time.monotonic(), Spending()
     until = math.inf if budget_s is None else work_clock() + budget_s - min(_CLOSING * budget_s, _CLOSING_S)
     how = settled(setup or set_up()) if measure else setup or set_up()
     plan = MeasuringPlan(store, how, visits, budget_s, until, progress, _ALONE_S * len(models) if alone else 0.0)
@@ -140,33 +135,9 @@ def report(
     if out is not None and any(section.estimate.error is None for section in sections):
         page, stopped = _until_interrupted(partial(_written, Path(out), sections, [*notes_of(how), *unasked]), None)
         interrupted = interrupted or stopped
-    unasked += spent.beyond(budget_s, sections)
+    spent.on("the page")
+    unasked += spent.beyond(budget_s, {section.name: section.estimate.truth.ms for section in sections})
     return Report(sections, how, page, made.generated, made.report, time.monotonic() - begun, unasked, interrupted)
-
-
-class _Spent:
-    """The work of a report by step, in seconds."""
-
-    def __init__(self) -> None:
-        self._last = work_clock()
-        self._steps: dict[str, float] = {}
-
-    def on(self, step: str) -> None:
-        """Count the time since the last call as spent on a step."""
-        now = work_clock()
-        self._steps[step], self._last = now - self._last, now
-
-    def beyond(self, budget_s: float | None, sections: Sequence[Section]) -> tuple[str, ...]:
-        """Return the reason why a budget did not hold within ``_BEYOND``, after the page; empty if it did."""
-        self.on("the page")
-        whole_s = sum(self._steps.values())
-        if budget_s is None or whole_s <= (1 + _BEYOND) * budget_s:
-            return ()
-        step = max(self._steps, key=self._steps.__getitem__)
-        reason = f"{whole_s:.0f} s of work for a budget of {budget_s:g} s: {step} took {self._steps[step]:.0f} s"
-        slow = max(sections, key=lambda section: section.estimate.truth.ms or 0.0)
-        once_s = (slow.estimate.truth.ms or 0.0) / 1e3
-        return (f"{reason}; one execution of {slow.name} takes {once_s:.2g} s" if once_s > _LONG_S else reason,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +162,7 @@ class _Measured:
 def _measured(
     models: Sequence[ModelSource],
     plan: MeasuringPlan,
-    spent: _Spent,
+    spent: Spending,
     suite: str | os.PathLike[str] | None,
     first: Callable[[Sequence[Estimate]], None] | None,
     *,

@@ -85,6 +85,7 @@ def _summary(result: Tokens) -> Iterator[str]:
     yield from _remedies(result)
     yield from caveats([*result.prompt.estimates.values(), *result.step.estimates.values()])
     yield from notes_of(result.setup)
+    yield from result.unasked
     yield from measured_lines(result.measured, result.wall_s)
 
 

@@ -29,6 +29,7 @@ from ...tabular import Records, Row, Tabular, fields, record_of
 from ..estimation.estimate import estimate, estimates_in
 from ..measuring import MeasuringPlan
 from ..setups import Setup, cut_of, evidence_here, interrupted_here, set_up, settled
+from ..spending import Spending
 from .beside import LOOP_SHARE, Loop, LoopReport, LoopTask, LoopTime, running_loop
 from .lengths import Side, sides_of
 
@@ -120,6 +121,7 @@ class Tokens(Tabular):
         setup: How it was measured.
         measured: Measurements of this call, of the prompt and of the step; may be empty.
         wall_s: Duration of the whole call, without waiting for another process.
+        unasked: Why the budget did not hold; empty if it did.
         interrupted: What interrupted the measurement; the answers are from what was known until then.
     """
 
@@ -136,6 +138,7 @@ class Tokens(Tabular):
     setup: Setup
     measured: tuple[RunReport, ...]
     wall_s: float
+    unasked: tuple[str, ...] = ()
     interrupted: KeyboardInterrupt | None = None
 
     @property
@@ -196,6 +199,7 @@ class Tokens(Tabular):
             "curves": {"prompt": self.prompt.record(), "step": self.step.record()},
             "picked": list(self.setup.picked),
             "measured": sum(report.measured for report in self.measured),
+            "unasked": list(self.unasked),
             "wall_s": self.wall_s,
         }
         return Records(rows, totals)
@@ -260,7 +264,7 @@ def tokens(
         >>> with Store.open("dlbricks.db") as store:  # doctest: +SKIP
         ...     answers = tokens(*find_models(["decoder.onnx"]), store=store, prompts=[512], new=128)
     """
-    begun = work_clock()
+    begun, spent = work_clock(), Spending()
     if not prompts or min(*prompts, *lengths, new, batch or 1, 1) < 1:
         raise UsageError("prompts, answers and lengths have at least one token", remedy="give lengths of 1 or more")
     how = setup or set_up()
@@ -277,6 +281,7 @@ def tokens(
     }
     sides = {"prompt": filled, "step": extended}
     models: list[Model] = [model for name, side in sides.items() for model in side.at(where[name])]
+    spent.on("reading")
     until = math.inf if budget_s is None else begun + budget_s
     reports: tuple[RunReport, ...] = ()
     looped: LoopReport | None = None
@@ -286,6 +291,7 @@ def tokens(
         running: Loop | LoopReport | None = None
         if measure:
             models = [*decompose(models, cut_of(how), progress=progress)]
+        spent.on("decomposing")
         if measure and loop and extended.decoder is not None:
             tasks = [
                 *(LoopTask(length, prompt=True) for length in prompts),
@@ -293,6 +299,7 @@ def tokens(
             ]
             resources.enter_context(whole_pieces(extended.decoder.weight_bytes))  # its loop loads first
             running = resources.enter_context(running_loop(extended, how, tasks, progress))
+            spent.on("loading the loop")
         try:
             if measure:
                 called = running if isinstance(running, Loop) else progress
@@ -306,6 +313,7 @@ def tokens(
         except KeyboardInterrupt as error:
             interrupted = error
         looped = running.report() if isinstance(running, Loop) else running
+    spent.on("measuring")
     with interrupted_here(store, how) if interrupted is not None else nullcontext():
         estimates = iter(_estimates(models, store, how, measure=measure))
     parts = [_part(side, {length: next(estimates) for length in where[name]}) for name, side in sides.items()]
@@ -313,17 +321,24 @@ def tokens(
         tuple(generation(*curves, prompt=length, new=new, batch=filled.batch) for length in prompts)
         for curves in ([part.curve for part in parts], [part.undisturbed for part in parts])
     )
-    first, second = (part.curve for part in parts)
+    memory = _memory(extended, max([*depths, *(length + new for length in prompts)]))
+    spent.on("estimating")
+    latencies_ms = {f"{part.side.source.name} ({point.length} positions)": point.ms
+                    for part in parts for point in part.curve.points}  # fmt: skip
+    return Tokens(
+        parts[0], parts[1], answers, still, _rates(parts, prompts, new, depths), filled.batch, looped, memory, how,
+        reports, work_clock() - begun, spent.beyond(budget_s, latencies_ms), interrupted,
+    )  # fmt: skip
+
+
+def _rates(parts: Sequence[Part], prompts: Sequence[int], new: int, depths: Sequence[int]) -> tuple[Rate, ...]:
+    """Return the rates of prompts, of answers behind nothing and behind prompts, and of a token behind each depth."""
+    (first, second), (filled, extended) = (part.curve for part in parts), (part.side for part in parts)
     rates = [rate(first, second, prompt=length, batch=filled.batch) for length in prompts]
     if extended.decoder is not None:
         rates += [rate(first, second, new=new, batch=filled.batch)] if 0 in depths else []
         rates += [rate(first, second, prompt=length, new=new, batch=filled.batch) for length in prompts]
-    rates += [rate(first, second, new=1, context=depth, batch=filled.batch) for depth in depths]
-    memory = _memory(extended, max([*depths, *(length + new for length in prompts)]))
-    return Tokens(
-        parts[0], parts[1], answers, still, tuple(rates), filled.batch, looped, memory, how, reports,
-        work_clock() - begun, interrupted,
-    )  # fmt: skip
+    return (*rates, *(rate(first, second, new=1, context=depth, batch=filled.batch) for depth in depths))
 
 
 def _keeps_lengths_open(how: Setup) -> bool:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -171,31 +169,6 @@ def test_another_model_is_measured_and_the_first_is_not_again(branches: Path, he
     assert both.generated is not None
     assert [row.name for row in both.generated.rows] == ["other"]
     assert "2 models" in (here / "r.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("budget_s", "once_ms", "expected"),
-    [
-        (None, 10.0, ()),
-        (70.0, 900.0, ()),
-        (40.0, 10.0, ("75 s of work for a budget of 40 s: measuring took 60 s",)),
-        (40.0, 2300.0, ("75 s of work for a budget of 40 s: measuring took 60 s; one execution of big takes 2.3 s",)),
-    ],
-)
-def test_a_budget_that_did_not_hold_has_a_reason(budget_s, once_ms, expected, monkeypatch):
-    times = iter([0.0, 10.0, 70.0, 74.0, 75.0])
-    reporting = import_module("dlbricks.analyzer.reporting")
-    monkeypatch.setattr(reporting, "work_clock", lambda: next(times))
-    truths = {"big": once_ms, "small": None}
-    sections = [
-        SimpleNamespace(name=name, estimate=SimpleNamespace(truth=SimpleNamespace(ms=ms)))
-        for name, ms in truths.items()
-    ]
-    spent = reporting._Spent()
-    for step in ("decomposing", "measuring", "analyses and proofs"):
-        spent.on(step)
-
-    assert spent.beyond(budget_s, sections) == expected
 
 
 def test_a_model_runs_alone_only_where_something_is_measured(branches: Path) -> None:

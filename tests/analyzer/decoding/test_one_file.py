@@ -17,6 +17,7 @@ from dlbricks.analyzer.decoding.token_answer import tokens_answer
 from dlbricks.analyzer.decoding.tokens import Tokens, tokens
 from dlbricks.analyzer.report.tables import render
 from dlbricks.analyzer.setups import set_up
+from dlbricks.constructor.curve import Curve, Point
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
 from dlbricks.generator.worker.messages import Answer
@@ -95,6 +96,15 @@ def test_the_first_visit_of_each_part_of_the_loop_is_not_counted() -> None:
     report = loop.report()
     assert report.complete
     assert [(time.visits, time.ms) for time in report.times.values()] == [(3, 1.0)] * 3
+
+
+def test_what_cached_positions_add_has_the_error_of_both_ends(measured: tuple[Path, ModelSource, Tokens]) -> None:
+    _, _, found = measured
+    points = [Point(1, 10.0, (9.0, 11.0)), Point(2001, 14.0, (13.0, 15.0))]
+
+    text = render(tokens_answer(replace(found, step=replace(found.step, curve=Curve.through(points)))))
+
+    assert "a token behind 0 positions takes 10.0 ms; each 1,000 cached positions add 2.00 ± 0.71 ms" in text
 
 
 @pytest.mark.parametrize(("visits", "known"), [(0, 0), (3, 0), (4, 1), (6, 3)])
