@@ -91,18 +91,17 @@ def suspects(source: ModelSource, graph: ModelGraph) -> str:
         A clause in parentheses for each kind; empty if there is none.
     """
     options_given, invented = _deciding(source, graph)
-    options_given += source.given_sizes()
     words = f" (suspect: {', '.join(options_given)})" if options_given else ""
     if invented:
         listed = ", ".join(map(repr, invented))
         options = " ".join(dict.fromkeys(spelled_option(name, kind.shape) for name, kind in invented.items()))
         words += f" (suspect: the values of {listed} are made up; give yours with {options})"
-    return words + _assumed(source)
+    return words + _sizes(source)
 
 
-def _assumed(source: ModelSource) -> str:
-    sizes = source.assumed()
-    return f" (suspect: {sizes})" if sizes else ""
+def _sizes(source: ModelSource) -> str:
+    """Return words on the sizes that are given, and on those that are assumed."""
+    return "".join(f" (suspect: {sizes})" for sizes in (", ".join(source.given_sizes()), source.assumed()) if sizes)
 
 
 def _deciding(source: ModelSource, graph: ModelGraph) -> tuple[tuple[str, ...], dict[str, TensorType]]:
@@ -121,7 +120,7 @@ def attempt(source: ModelSource, do: Callable[[ModelSource], T]) -> T | Failed:
     try:
         return do(source)
     except BrokenModel as error:  # sizes that contradict each other look like a broken file
-        return Failed(source, f"{error}{_assumed(source)}")
+        return Failed(source, f"{error}{_sizes(source)}")
     except DlbricksError as error:
         return Failed(source, str(error))
     except Exception as error:  # noqa: BLE001  # the boundary of one model

@@ -433,7 +433,8 @@ _ROWS = (
     Operator("DeformConv", Kind.CONVOLUTION, work=linear.deform_conv, shaped_by=_OPERANDS, parameters=(1, 3)),
     # product
     Operator("Det", Kind.PRODUCT, work=linear.det, shaped_by=_OPERANDS),
-    Operator("Einsum", Kind.PRODUCT, work=linear.einsum, traits=_T.EXACT, data=None, parameters=(0, 1, 2)),
+    Operator("Einsum", Kind.PRODUCT, work=linear.einsum, traits=_T.EXACT, data=None,
+             parameters=tuple(range(8))),
     Operator("Gemm", Kind.PRODUCT, work=linear.gemm, traits=_T.REAL | _T.QUANTISABLE, data=None, parameters=(0, 1, 2)),
     Operator("MatMul", Kind.PRODUCT, work=linear.matmul, traits=_T.REAL | _T.QUANTISABLE, data=None,
              parameters=(0, 1)),

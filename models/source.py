@@ -149,10 +149,16 @@ class ModelSource:
         return f"{listed} assumed, since not given; set with {options}" if sizes else ""
 
     def given_sizes(self) -> tuple[str, ...]:
-        """Return the options that give sizes of this file; empty for a model of the zoo and for a broken file."""
-        if self.path is None or self.problem is not None:
+        """Return the options that give sizes of this file; empty for a model of the zoo and for a broken file.
+
+        Sizes of an opened file are no option: its lengths are the command's own.
+        """
+        if self.path is None or self.problem is not None or self.opened or (self.batch is None and not self.dims):
             return ()
-        names = self.open_dimensions()
+        try:
+            names = self.open_dimensions()
+        except DlbricksError:
+            return ()
         sizes = ["--dim " + shlex.quote(f"{name}={size}") for name, size in self.dims if name in names]
         return (*sizes, *([f"--batch {self.batch}"] if self.batch is not None else []))
 

@@ -323,8 +323,7 @@ def tokens(
     )
     memory = _memory(extended, max([*depths, *(length + new for length in prompts)]))
     spent.on("estimating")
-    latencies_ms = {f"{part.side.source.name} ({point.length} positions)": point.ms
-                    for part in parts for point in part.curve.points}  # fmt: skip
+    latencies_ms = {entry.name: entry.latency.ms for part in parts for entry in part.estimates.values()}
     return Tokens(
         parts[0], parts[1], answers, still, _rates(parts, prompts, new, depths), filled.batch, looped, memory, how,
         reports, work_clock() - begun, spent.beyond(budget_s, latencies_ms), interrupted,

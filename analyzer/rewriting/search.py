@@ -31,8 +31,10 @@ _NO_INPUTS = "callers can no longer override default values of inputs"
 _CLEAR = 0.06
 """Share from which one quick look is enough."""
 _LEAST_PREDICTED = 0.002
-_ASKED, _ASKED_AGAIN, _LEAST_ENGINE_S = 0.3, 0.5, 0.3
-"""Share of the time left for one engine at most, and when nobody else needs it; seconds for each of them at least."""
+_ASKED, _LEAST_ENGINE_S = 0.3, 0.3
+"""Share of the time left for one engine at most; seconds for each of them at least."""
+_ASKED_AGAIN, _MORE = 0.5, 1.5
+"""The same share when no other engine needs the time; how many times as long as before it must be."""
 _AT_ONCE, _NEW_ROUND = 0.04, 0.9
 """Predicted share from which a group is tried before other engines are asked; share left that begins a new round."""
 _TRIAL_S, _LONG_TRIAL_S, _PROMISING = 0.8, 2.4, 0.05
@@ -206,7 +208,8 @@ class Search:
         self._fixed = 0  # steps before the first round
         self._origins = dict[str, str]()
         self._steps = list[Step]()
-        self._rejected, self._untried, self._cut_short = dict[str, str](), dict[str, None](), dict[str, None]()
+        self._rejected, self._untried = dict[str, str](), dict[str, None]()
+        self._cut_short = dict[str, float]()  # seconds of engines that had not looked at every place
         self._reasons, self._verdicts = dict[int, str](), dict[object, Verdict]()
         self._data = b""
         self._taken, self._proving_s = 1.0, 0.0  # share of the original latency that is left; seconds of proofs
@@ -231,15 +234,21 @@ class Search:
         graph = self._rounds[-1].graph
         self._origins = {name: name for name in graph.names(range(len(graph.nodes)))}
         self._find_copies(graph)
-        for _ in range(_ROUNDS):
+        for number in range(_ROUNDS):
             before = len(self._steps)
             self._ask_all(asked, _ASKED)
-            if len(self._steps) == before:  # no other engine needs the time that is left
-                self._ask_all({name: (asked[name][0], 1.0) for name in self._cut_short}, _ASKED_AGAIN)
+            if len(self._steps) == before or number == _ROUNDS - 1:
+                self._ask_again(asked)
             if len(self._steps) == before or self._left_s < _CLOSE_S:
                 break
             self._begin(self._rounds[-1].build())
         return self._found()
+
+    def _ask_again(self, asked: Mapping[str, tuple[Engine, float]]) -> None:
+        """Ask engines that were cut short once more, where they get clearly more time than they took."""
+        for name, taken_s in [*self._cut_short.items()]:
+            if _ASKED_AGAIN * self._left_s > _MORE * taken_s:
+                self._ask_all({name: (asked[name][0], 1.0)}, _ASKED_AGAIN)
 
     def _begin(self, model: onnx.ModelProto) -> None:
         """Begin a round with a model."""
@@ -313,8 +322,9 @@ class Search:
 
     def _groups(self, name: str, engine: Engine, most_s: float) -> list[list[Rewrite]]:
         """Return the rewrites of an engine by kind, the largest predicted saving first."""
-        values, groups = self._rounds[-1].values, dict[str, list[Rewrite]]()
-        deadline = time.perf_counter() + max(_LEAST_ENGINE_S, most_s)
+        values, groups, begun = self._rounds[-1].values, dict[str, list[Rewrite]](), time.perf_counter()
+        deadline = begun + max(_LEAST_ENGINE_S, most_s)
+        self._cut_short.pop(name, None)
         try:
             proposed = engine(values, deadline)
         except Exception as error:  # noqa: BLE001
@@ -326,9 +336,7 @@ class Search:
             self._rejected.setdefault(f"{name} (some places)", told)
             values.refusals.clear()
         if time.perf_counter() > deadline:
-            self._cut_short[name] = None
-        else:
-            self._cut_short.pop(name, None)
+            self._cut_short[name] = time.perf_counter() - begun
         for rewrite in proposed:
             groups.setdefault(rewrite.kind, []).append(rewrite)
         ordered = sorted(groups.values(), key=_predicted, reverse=True)

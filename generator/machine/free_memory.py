@@ -27,10 +27,10 @@ _SMALL_ORDERS = 7
 virtual machine whose host takes back what its guests have free."""
 
 _NOTICED_BYTES = 64 << 20
-"""A network that reads less has its data in caches; fewer bytes in small pieces make no difference either."""
+"""A network that takes less has its data in caches; fewer bytes in small pieces make no difference either."""
 
 _MOST_BYTES, _MOST_SHARE, _MOST_S = 4 << 30, 0.5, 2.0
-"""Most memory to fill: in bytes, as a share of the free memory in larger pieces, and in seconds of reading."""
+"""Most memory to fill: in bytes, as a share of the free memory, and in seconds of reading."""
 
 _FOLDER = Path("/var/tmp")  # noqa: S108  (the file has no name)
 """On a disk, as a rule. A file in memory, as in many a temporary folder, gets no pages when it is read."""
@@ -89,7 +89,7 @@ def whole_pieces(largest: int) -> Iterator[None]:
     Nothing happens if few pieces are small, if the file cannot be made or read, and within another call's context.
 
     Args:
-        largest: Bytes that the largest network reads; nothing happens for small ones.
+        largest: Bytes that the largest network takes; nothing happens for small ones.
     """
     with ExitStack() as held:
         if largest >= _NOTICED_BYTES and not _WITHIN.get() and (small := small_pieces()).total >= _NOTICED_BYTES:
@@ -104,8 +104,7 @@ def whole_pieces(largest: int) -> Iterator[None]:
 
 def _fill(descriptor: int, small: SmallPieces) -> None:
     """Read a file without content, on each processor as much as its list has."""
-    larger = psutil.virtual_memory().free - small.total
-    most = min(_MOST_BYTES, small.total, int(_MOST_SHARE * larger))
+    most = min(_MOST_BYTES, small.total, int(_MOST_SHARE * psutil.virtual_memory().free))
     until, chunk, offset = time.monotonic() + _MOST_S, memoryview(bytearray(_CHUNK_BYTES)), 0
     with suppress(OSError):
         os.truncate(descriptor, max(most, 0))

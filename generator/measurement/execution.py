@@ -228,7 +228,7 @@ def execute_run(
         forecast_s = execution.forecast_s(plan)
         run = views = None
         if plan.groups and not order.dry_run:
-            resources.enter_context(whole_pieces(max(group.loaded_bytes for group in plan.groups)))
+            resources.enter_context(whole_pieces(max(group.largest_bytes for group in plan.groups)))
             budget_s = None if settings.budget_s is None else settings.budget_s - (work_clock() - begun)
             deadline = math.inf if settings.within_s is None else begun + settings.within_s
             pace = Pace(settings.visits, budget_s, forecast_s=forecast_s, deadline=deadline)

@@ -369,8 +369,8 @@ class Group:
         return all(task.footprint >= max(REUSE_LEVELS) for task in self.tasks if task.packed)
 
     @property
-    def loaded_bytes(self) -> int:
-        """Memory of the largest task on a processor."""
+    def largest_bytes(self) -> int:
+        """Most memory that a task takes on a processor; weights count with their copy in the runtime."""
         sizes = (task.size_bytes for task in self.tasks if task.place.runtime.device == "cpu")
         return max(sizes, default=0)
 

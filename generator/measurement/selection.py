@@ -245,7 +245,7 @@ class Sources:
         models: The models that can be measured, by name.
         bound: Sizes of their dynamic dimensions, by name.
         invented: Their inputs with made-up values that decide shapes or time, by name (``Decomposition.invented``).
-        suspects: Words on what nobody gave, by name (``bricks.decomposition.suspects``).
+        suspects: Words on what a runtime may have refused, by name (``bricks.decomposition.suspects``).
     """
 
     names: tuple[tuple[str, str | None], ...] = ()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -16,6 +18,7 @@ from dlbricks.analyzer.findings.analyze import analyze
 from dlbricks.analyzer.findings.finding import ALL_REMEDIES, LONGER, REWRITES
 from dlbricks.analyzer.findings.improve import improve
 from dlbricks.analyzer.findings.stored_proofs import OTHERS
+from dlbricks.analyzer.measuring import MeasuringPlan
 from dlbricks.analyzer.report.answers.findings import analyze_answer
 from dlbricks.analyzer.report.answers.summary import report_answer
 from dlbricks.analyzer.report.units import BUSY
@@ -25,7 +28,7 @@ from dlbricks.constructor.result import Estimate
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
 from dlbricks.generator.backends.registry import get
-from dlbricks.generator.machine.lock import machine_lock, patience
+from dlbricks.generator.machine.lock import machine_lock, patience, work_clock
 from dlbricks.generator.progress import Progress, Stage
 from dlbricks.models import find_models
 
@@ -287,3 +290,20 @@ def test_a_graph_that_the_runtime_does_not_report_is_not_picked() -> None:
     assert set_up(options={"execution": "parallel", "inter_op": "2"}).cache == "hot"
     with pytest.raises(UsageError, match="no backend 'nothing'"):
         set_up(backend="nothing")
+
+
+@pytest.mark.parametrize(("budget_s", "work_s"), [(60.0, 57.5), (10.0, 9.5)])
+def test_work_ends_early_enough_for_the_page(
+    budget_s: float, work_s: float, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = list[float]()
+
+    def measured(_: object, plan: MeasuringPlan, *__: object, **___: object) -> SimpleNamespace:
+        given.append(plan.until - work_clock())
+        return SimpleNamespace(estimates=[], interrupted=None, refused=None, generated=None, report=None)
+
+    monkeypatch.setattr(import_module("dlbricks.analyzer.reporting"), "_measured", measured)
+    with Store.open(here / "dlbricks.db") as store:
+        report([], store=store, budget_s=budget_s)
+
+    assert given == [pytest.approx(work_s, abs=0.3)]

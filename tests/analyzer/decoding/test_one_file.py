@@ -44,11 +44,14 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ModelSourc
 def test_one_file_is_the_prompt_and_each_step(measured: tuple[Path, ModelSource, Tokens]) -> None:
     path, source, found = measured
     with Store.open(path) as store:
-        stored = tokens(source, store=store, measure=False, **HOW)
+        stored = tokens(source, store=store, measure=False, budget_s=1e-6, **HOW)
 
     assert found.complete
     assert stored.rows == found.rows
     assert stored.loop is None
+    assert "s of work for a budget of 1e-06 s: " in render(tokens_answer(stored))
+    assert stored.to_json()["unasked"] == [*stored.unasked]
+    assert not found.unasked
     assert list(found.prompt.estimates) == [8]
     assert list(found.step.estimates) == [0, 11]
     assert [entry.test for entry in found.rates] == ["pp8", "tg4", "pp8+tg4", "tg1 @ d0"]

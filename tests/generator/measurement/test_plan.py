@@ -389,6 +389,14 @@ def test_a_forecast_counts_the_weights_of_each_session_and_what_calibrates_the_c
     assert clocked == pytest.approx(2 * module._CLOCK_PASSES * 10**9 * module._NS_PER_MAC / 1e9)
 
 
+def test_the_largest_task_of_a_group_counts_whatever_its_pace_but_not_on_a_gpu():
+    computing = brick("k", 50 * MIB, footprint=0, macs=10**12)
+    tasks = single(brick("small", footprint=0), HERE), single(computing, HERE), single(brick("g", 9**9), ON_GPU)
+
+    assert Group(tasks).largest_bytes == 2 * 50 * MIB + 1000
+    assert Group(tasks[2:]).largest_bytes == 0
+
+
 def test_a_table_of_which_rows_are_read_fills_no_pack():
     table = brick("table", 100 * MIB, read_bytes=1 << 10)
     other = brick("a", 2 * MIB)
