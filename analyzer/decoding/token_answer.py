@@ -31,7 +31,7 @@ def tokens_answer(result: Tokens) -> Answer:
             Field("tokens_per_s", "tokens/s ±95%", _rate, interval="tokens_per_s_ci95"),
             Field("ms", "ms ±95%", "ms", interval="ci95_ms"),
             Field("each_ms", "ms per call", "ms", spare=True),
-            *(_LOOP if any(test["ratio"] is not None for test in table) else []),
+            *(_LOOP if any(test["loop_ms"] is not None for test in table) else []),
             Field("read", "interpolated", str, spare=True),
         ],
         summary=[*_summary(result), *([INTERRUPTED] if result.interrupted is not None else [])],

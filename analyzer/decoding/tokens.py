@@ -157,8 +157,10 @@ class Tokens(Tabular):
         """Return the time of the loop for a rate, and the ratio of the estimate of the same executions to it."""
         empty = dict.fromkeys(("loop_ms", "loop_ci95_ms", "loop_visits", "ratio", "ratio_ci95"))
         taken, points = self._executed(entry)
-        if taken is None or not points:
+        if taken is None:
             return empty
+        if not points:  # the loop is measured all the same
+            return empty | {"loop_ms": taken.ms, "loop_ci95_ms": taken.ci95_ms, "loop_visits": taken.visits}
         ms = sum(point.ms for point in points) / len(points)
         intervals = [point.ci95_ms for point in points if point.ci95_ms is not None]
         known = len(intervals) == len(points)
@@ -287,7 +289,8 @@ def tokens(
     looped: LoopReport | None = None
     interrupted: KeyboardInterrupt | None = None
     with ExitStack() as resources:
-        resources.enter_context(decomposing_until(until))
+        kept_s = _FOR_LOOP * (budget_s or 0.0) if measure and loop and extended.decoder is not None else 0.0
+        resources.enter_context(decomposing_until(until - kept_s))
         running: Loop | LoopReport | None = None
         if measure:
             models = [*decompose(models, cut_of(how), progress=progress)]
@@ -344,6 +347,9 @@ def _keeps_lengths_open(how: Setup) -> bool:
     """Return True if the loop of a decoder runs in this runtime: one session with open lengths, for all of them."""
     return how.runtime.device == "cpu" and get(how.runtime.backend).offers(Backend.decoding)
 
+
+_FOR_LOOP = 0.5
+"""Share of a budget that decomposing leaves to the loop and to bricks."""
 
 _CONTEXTS = (0, 512, 2048)
 """Cached positions that the time of a token is told at."""

@@ -101,6 +101,18 @@ def test_the_first_visit_of_each_part_of_the_loop_is_not_counted() -> None:
     assert [(time.visits, time.ms) for time in report.times.values()] == [(3, 1.0)] * 3
 
 
+def test_the_loop_is_shown_where_bricks_are_missing(measured: tuple[Path, ModelSource, Tokens]) -> None:
+    _, _, found = measured
+    unknown = Curve.through([])
+    bare = replace(found, prompt=replace(found.prompt, curve=unknown), step=replace(found.step, curve=unknown))
+
+    test = bare.tests[0]
+
+    assert test["loop_ms"] == found.tests[0]["loop_ms"] is not None
+    assert (test["ratio"], test["ratio_ci95"]) == (None, None)
+    assert "loop, ms per call" in render(tokens_answer(bare))
+
+
 def test_what_cached_positions_add_has_the_error_of_both_ends(measured: tuple[Path, ModelSource, Tokens]) -> None:
     _, _, found = measured
     points = [Point(1, 10.0, (9.0, 11.0)), Point(2001, 14.0, (13.0, 15.0))]
