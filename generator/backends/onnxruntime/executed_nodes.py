@@ -45,7 +45,7 @@ from ....models.subgraphs import all_graphs, all_nodes, rename
 from ...network.network import Network, array_type
 from ..base import ExecutedGraph, OptimiserTraits, ValueType
 from ..reports import GENERATED, node_name
-from .session import KERNEL, Provider, created, runs, save_graph, value_of
+from .session import KERNEL, Provider, created, reads_strings, runs, save_graph, value_of
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -225,14 +225,7 @@ def executed_graphs(
         # The weights must outlive the session.
         session, _weights, model = _created(named, options, folder / "executed.onnx", providers)
         for sized in networks:
-            binding = session.io_binding()
-            feeds = {name: value_of(array) for name, array in sized.feeds.items()}
-            for name, value in feeds.items():
-                binding.bind_ortvalue_input(name, value)
-            for name in network.outputs:
-                binding.bind_output(name, "cpu")
-            session.run_with_iobinding(binding)
-            del binding
+            _run_once(session, sized)
         executions = runs(json.loads(Path(session.end_profiling()).read_bytes()))
         del session
         if len(networks) == 1:
@@ -249,6 +242,20 @@ def executed_graphs(
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
             stages.append(_created(named, options, folder / f"{_BEFORE_LAYOUT}.onnx", providers)[2])
     return [ExecutedGraph(deepcopy(model), sized, tuple(map(deepcopy, stages))) for sized in types]
+
+
+def _run_once(session: ort.InferenceSession, network: Network) -> None:
+    """Run a session without copies of inputs and outputs, where the runtime can bind them."""
+    if reads_strings(network):
+        session.run(list(network.outputs), dict(network.feeds))
+        return
+    binding = session.io_binding()
+    feeds = {name: value_of(array) for name, array in network.feeds.items()}
+    for name, value in feeds.items():
+        binding.bind_ortvalue_input(name, value)
+    for name in network.outputs:
+        binding.bind_output(name, "cpu")
+    session.run_with_iobinding(binding)
 
 
 def _named(network: Network) -> onnx.ModelProto:

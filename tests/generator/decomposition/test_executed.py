@@ -154,6 +154,17 @@ def test_what_the_model_folds_by_shape_but_the_runtime_executes_is_a_layer(sourc
     assert found.graph.live == (0, 1)
 
 
+def test_the_graph_of_a_model_that_reads_strings_is_known(source):
+    model = source(
+        "(string[4] words, float[4] x) => (string[4] same, float[4] y) {same = Identity(words) y = Relu(x)}", {}
+    )
+
+    found = executed_model(model, options=UNPINNED | {"optimization": "disabled"})
+
+    assert sorted(origins_of(found)) == [("Identity", "Identity"), ("Relu", "Relu")]
+    assert found.graph.types["y"].shape == (4,)
+
+
 def test_dynamic_dimensions_are_bound_and_weights_in_another_file_are_left_there(worker, source, tmp_path):
     graph = "(float[batch,4,8] x) => (float[batch,4,8] y) {a = MatMul(x, w) y = Add(a, b)}"
     path = source(graph, {"w": (8, 8), "b": (8,)}).path
