@@ -43,6 +43,7 @@ class ModelSource:
         dims: Value by dimension name.
         control: The given courses of control flow.
         given: The user's own values of inputs.
+        chosen: Names in ``dims`` whose sizes a command chose, not its user.
         opened: The runtime keeps dynamic dimensions of a file open, and computes shapes in each execution, as a program
             with several lengths lets it.
         problem: Why the model does not exist, for an argument without a match.
@@ -55,6 +56,7 @@ class ModelSource:
     dims: tuple[tuple[str, int], ...] = ()
     control: tuple[CourseChoice, ...] = ()
     given: UserInputs = NOTHING_GIVEN
+    chosen: frozenset[str] = frozenset()
     opened: bool = False
     problem: DlbricksError | None = None
 
@@ -149,18 +151,17 @@ class ModelSource:
         return f"{listed} assumed, since not given; set with {options}" if sizes else ""
 
     def given_sizes(self) -> tuple[str, ...]:
-        """Return the options that give sizes of this file; empty for a model of the zoo and for a broken file.
-
-        Sizes of an opened file are no option: its lengths are the command's own.
-        """
-        if self.path is None or self.problem is not None or self.opened or (self.batch is None and not self.dims):
+        """Return the options that give sizes of this file; empty for the zoo and for a file that cannot be read."""
+        if self.path is None or self.problem is not None or (self.batch is None and not self.dims):
             return ()
         try:
-            names = self.open_dimensions()
+            kinds = self.open_dimensions()
         except DlbricksError:
             return ()
+        names = kinds.keys() - self.chosen
         sizes = ["--dim " + shlex.quote(f"{name}={size}") for name, size in self.dims if name in names]
-        return (*sizes, *([f"--batch {self.batch}"] if self.batch is not None else []))
+        batched = self.batch is not None and DimensionKind.BATCH in kinds.values()
+        return (*sizes, *([f"--batch {self.batch}"] if batched else []))
 
     def _zoo_name(self) -> str:
         if self.problem is not None:

@@ -41,18 +41,20 @@ class Side:
         sources = []
         for length in lengths:
             new, past = (1, length) if self.seen else (length, 0)
-            dims = tuple(self.decoder.dims(batch=self.batch, new=new, past=past).items())
+            dims = self.decoder.dims(batch=self.batch, new=new, past=past)
             name = f"{self.source.name}@{self.dimension}={length}"
             # A step at context 0 is a prompt of one token: the branch of a merged file that reads no cache.
-            sources.append(replace(self.source, name=name, dims=dims, control=self.decoder.control(past)))
+            own = replace(self.source, name=name, dims=tuple(dims.items()), chosen=frozenset(dims))
+            sources.append(replace(own, control=self.decoder.control(past)))
         return sources
 
 
 def at_lengths(source: ModelSource, dimension: str, lengths: Iterable[int]) -> list[ModelSource]:
     """Return a model at each length of one dimension, with ``@dimension=length`` at the end of its name."""
     others = tuple((name, size) for name, size in source.dims if name != dimension)
+    opened = replace(source, chosen=source.chosen | {dimension})
     return [
-        replace(source, name=f"{source.name}@{dimension}={length}", dims=(*others, (dimension, length)))
+        replace(opened, name=f"{source.name}@{dimension}={length}", dims=(*others, (dimension, length)))
         for length in lengths
     ]
 

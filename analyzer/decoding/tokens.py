@@ -289,7 +289,7 @@ def tokens(
     looped: LoopReport | None = None
     interrupted: KeyboardInterrupt | None = None
     with ExitStack() as resources:
-        kept_s = _FOR_LOOP * (budget_s or 0.0) if measure and loop and extended.decoder is not None else 0.0
+        kept_s = _kept_s(extended, how, budget_s) if measure and loop else 0.0
         resources.enter_context(decomposing_until(until - kept_s))
         running: Loop | LoopReport | None = None
         if measure:
@@ -300,7 +300,7 @@ def tokens(
                 *(LoopTask(length, prompt=True) for length in prompts),
                 *(LoopTask(depth, prompt=False) for depth in depths),
             ]
-            resources.enter_context(whole_pieces(extended.decoder.weight_bytes))  # its loop loads first
+            resources.enter_context(whole_pieces(2 * extended.decoder.weight_bytes))  # its loop loads first
             running = resources.enter_context(running_loop(extended, how, tasks, progress))
             spent.on("loading the loop")
         try:
@@ -348,8 +348,16 @@ def _keeps_lengths_open(how: Setup) -> bool:
     return how.runtime.device == "cpu" and get(how.runtime.backend).offers(Backend.decoding)
 
 
-_FOR_LOOP = 0.5
-"""Share of a budget that decomposing leaves to the loop and to bricks."""
+_FOR_LOOP, _FOR_LOOP_S = 0.5, 15.0
+"""Share of a budget, and seconds at most, that decomposing leaves to the loop and to bricks."""
+
+
+def _kept_s(side: Side, how: Setup, budget_s: float | None) -> float:
+    """Return the seconds of a budget that decomposing leaves to the loop of a decoder; 0 if none runs."""
+    if budget_s is None or side.decoder is None or not _keeps_lengths_open(how):
+        return 0.0
+    return min(_FOR_LOOP * budget_s, _FOR_LOOP_S)
+
 
 _CONTEXTS = (0, 512, 2048)
 """Cached positions that the time of a token is told at."""

@@ -237,9 +237,10 @@ class Search:
         for number in range(_ROUNDS):
             before = len(self._steps)
             self._ask_all(asked, _ASKED)
-            if len(self._steps) == before or number == _ROUNDS - 1:
+            last = number == _ROUNDS - 1
+            if len(self._steps) == before or last:
                 self._ask_again(asked)
-            if len(self._steps) == before or self._left_s < _CLOSE_S:
+            if len(self._steps) == before or last or self._left_s < _CLOSE_S:
                 break
             self._begin(self._rounds[-1].build())
         return self._found()
@@ -248,6 +249,8 @@ class Search:
         """Ask engines that were cut short once more, where they get clearly more time than they took."""
         for name, taken_s in [*self._cut_short.items()]:
             if _ASKED_AGAIN * self._left_s > _MORE * taken_s:
+                if self._rounds[-1].kept:  # what is kept would be proposed again
+                    self._begin(self._rounds[-1].build())
                 self._ask_all({name: (asked[name][0], 1.0)}, _ASKED_AGAIN)
 
     def _begin(self, model: onnx.ModelProto) -> None:

@@ -306,4 +306,4 @@ def test_work_ends_early_enough_for_the_page(
     with Store.open(here / "dlbricks.db") as store:
         report([], store=store, budget_s=budget_s)
 
-    assert given == [pytest.approx(work_s, abs=0.3)]
+    assert work_s - 2.0 < given[0] <= work_s

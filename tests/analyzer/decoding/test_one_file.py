@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from dlbricks.analyzer.setups import set_up
 from dlbricks.constructor.curve import Curve, Point
 from dlbricks.db import Store
 from dlbricks.errors import UsageError
+from dlbricks.generator.machine.lock import work_clock
 from dlbricks.generator.worker.messages import Answer
 from dlbricks.models import ModelSource, find_models
 
@@ -51,7 +53,6 @@ def test_one_file_is_the_prompt_and_each_step(measured: tuple[Path, ModelSource,
     assert stored.loop is None
     assert "s of work for a budget of 1e-06 s: " in render(tokens_answer(stored))
     assert stored.to_json()["unasked"] == [*stored.unasked]
-    assert not found.unasked
     assert list(found.prompt.estimates) == [8]
     assert list(found.step.estimates) == [0, 11]
     assert [entry.test for entry in found.rates] == ["pp8", "tg4", "pp8+tg4", "tg1 @ d0"]
@@ -99,6 +100,27 @@ def test_the_first_visit_of_each_part_of_the_loop_is_not_counted() -> None:
     report = loop.report()
     assert report.complete
     assert [(time.visits, time.ms) for time in report.times.values()] == [(3, 1.0)] * 3
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "loop", "decomposing_s"), [(20.0, True, 10.0), (90.0, True, 75.0), (20.0, False, 20.0)]
+)
+def test_decomposing_leaves_time_for_the_loop(
+    measured: tuple[Path, ModelSource, Tokens], budget_s: float, loop: bool, decomposing_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    path, source, _ = measured
+    given = list[float]()
+
+    def noted(until: float) -> None:
+        given.append(until - work_clock())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("dlbricks.analyzer.decoding.tokens"), "decomposing_until", noted)
+    with Store.open(path) as store, pytest.raises(KeyboardInterrupt):
+        tokens(source, store=store, budget_s=budget_s, loop=loop, **HOW)
+
+    assert decomposing_s - 5.0 < given[0] <= decomposing_s
 
 
 def test_the_loop_is_shown_where_bricks_are_missing(measured: tuple[Path, ModelSource, Tokens]) -> None:

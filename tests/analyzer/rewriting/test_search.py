@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -89,13 +90,30 @@ def test_an_engine_that_was_cut_short_gets_the_time_that_nobody_else_needs(path:
         time.sleep(max(0.0, deadline - time.perf_counter()) + 0.1)
         return []
 
-    _, found = searched(path, 0.05, slow=slow)
+    _, found = searched(path, 0.05, 12.0, slow=slow)
     _, cut = searched(path, 0.05, 3.0, endless=endless)
 
     assert len(given) == 2
     assert given[1] > 1.5 * given[0]
     assert not found.untried
     assert cut.untried == ("endless (its share of the time was up)",)
+
+
+def test_an_engine_that_is_asked_again_sees_the_steps_before(path: Path, monkeypatch: pytest.MonkeyPatch):
+    search = import_module("dlbricks.analyzer.rewriting.search")
+    monkeypatch.setattr(search, "_ROUNDS", 1)
+    monkeypatch.setattr(search, "_NEW_ROUND", 0.0)
+    seen = list[list[str]]()
+
+    def slow(values: Values, deadline: float) -> list[Rewrite]:
+        seen.append([node.op_type for node in values.graph.nodes])
+        time.sleep(max(0.0, deadline - time.perf_counter()) + 0.1 if len(seen) == 1 else 0.0)
+        return []
+
+    _, found = searched(path, 0.05, 12.0, slow=slow, affine=affine)
+
+    assert len(found.steps) == 1
+    assert [operators.count("MatMul") for operators in seen] == [3, 2]
 
 
 def test_a_step_is_a_file_with_equal_outputs_and_can_be_left_out(path: Path):

@@ -224,6 +224,20 @@ def test_a_failure_names_the_sizes_that_nobody_gave(tmp_path: Path):
     assert said in executed.reason
 
 
+def test_sizes_that_contradict_each_other_are_named_but_not_those_that_a_command_chose(tmp_path: Path):
+    text = '<ir_version: 8, opset_import: ["": 17]> '
+    text += "g (float[a, 4] x, float[b, 3] z) => (float[a, 3] y) { y = MatMul(x, z) }"
+    (source,) = find_models([write(tmp_path / "two.onnx", text)], dims={"a": 3, "b": 5})
+    chosen = replace(source, chosen=frozenset({"b"}))
+
+    (given,), (mine,) = (decompose([one], Cut(1, graph="runtime")) for one in (source, chosen))
+
+    assert isinstance(given, Failed)
+    assert given.reason.endswith("(suspect: --dim a=3, --dim b=5)")
+    assert isinstance(mine, Failed)
+    assert mine.reason.endswith("(suspect: --dim a=3)")
+
+
 def test_a_file_with_other_weights_is_another_model_and_a_copy_is_the_same(tmp_path: Path):
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[1, 2] x) => (float[1, 2] y) <float[2, 2] w = {W}> '
     text += "{ y = MatMul(x, w) }"
