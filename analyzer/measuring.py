@@ -1,10 +1,10 @@
-"""Measuring what a command lacks: bricks alternately with models, and the ceilings of the machine."""
+"""Measuring what a command lacks: bricks alternately with models, the ceilings of the machine, and the time it took."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -47,6 +47,12 @@ _FOR_TRIALS = 0.25
 
 _FEW = 4
 """A total time of less than so many times that goes without ceilings."""
+
+_BEYOND = 0.2
+"""Share of a budget that work may take beyond it without a reason."""
+
+_LONG_MS = 300.0
+"""The reason names an execution that takes longer than this, since no budget can divide it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,36 @@ class MeasuringPlan:
         return generated, run(
             generated.suite, store=self.store, models=whole, settings=settings, progress=self.progress
         )
+
+
+class Spending:
+    """The work of a command by step, in seconds; it begins with the first."""
+
+    def __init__(self) -> None:
+        self._last = work_clock()
+        self._steps: dict[str, float] = {}
+
+    def on(self, step: str) -> None:
+        """Count the time since the last call as spent on a step."""
+        now = work_clock()
+        self._steps[step], self._last = self._steps.get(step, 0.0) + now - self._last, now
+
+    def beyond(self, budget_s: float | None, latencies_ms: Mapping[str, float | None]) -> tuple[str, ...]:
+        """Return the reason why a budget did not hold within a fifth; empty if it did.
+
+        Args:
+            budget_s: The budget; None for none.
+            latencies_ms: One execution of each model, by name; None if unknown.
+        """
+        whole_s = sum(self._steps.values())
+        if budget_s is None or whole_s <= (1 + _BEYOND) * budget_s:
+            return ()
+        step = max(self._steps, key=self._steps.__getitem__)
+        reason = f"{whole_s:.0f} s of work for a budget of {budget_s:g} s: {step} took {self._steps[step]:.0f} s"
+        longest = max(((ms, name) for name, ms in latencies_ms.items() if ms is not None), default=(0.0, ""))
+        if longest[0] > _LONG_MS:
+            reason += f"; one execution of {longest[1]} takes {longest[0] / 1e3:.2g} s"
+        return (reason,)
 
 
 def measure_missing(

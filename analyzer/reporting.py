@@ -28,12 +28,11 @@ from .estimation.learning import Gaps, learn
 from .estimation.reading import evidence_under, missing
 from .findings.analyses.runtime_settings import DENORMALS
 from .findings.finding import LATE, Finding
-from .measuring import MeasuringPlan, measure_missing, profile_different, with_ceilings
+from .measuring import MeasuringPlan, Spending, measure_missing, profile_different, with_ceilings
 from .report.page.page import render_page
 from .report.reported import Report
 from .report.section import Section
 from .setups import Setup, choice_here, cut_of, evidence_here, interrupted_here, notes_of, set_up, settled, stored_here
-from .spending import Spending
 
 if TYPE_CHECKING:
     from ..generator.decomposition.generate import GenerateReport

@@ -27,9 +27,8 @@ from ...generator.progress import ProgressCallback
 from ...models import ModelSource
 from ...tabular import Records, Row, Tabular, fields, record_of
 from ..estimation.estimate import estimate, estimates_in
-from ..measuring import MeasuringPlan
+from ..measuring import MeasuringPlan, Spending
 from ..setups import Setup, cut_of, evidence_here, interrupted_here, set_up, settled
-from ..spending import Spending
 from .beside import LOOP_SHARE, Loop, LoopReport, LoopTask, LoopTime, running_loop
 from .lengths import Side, sides_of
 

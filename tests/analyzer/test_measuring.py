@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import onnx
 import onnx.parser
 import pytest
-from dlbricks.analyzer.measuring import MeasuringPlan
+from dlbricks.analyzer.measuring import MeasuringPlan, Spending
 from dlbricks.analyzer.setups import set_up, settled
 from dlbricks.bricks.graph.boundary import Caches
 from dlbricks.db import Store
@@ -32,3 +33,24 @@ def test_what_the_database_knows_of_the_caches_decides_again(tmp_path: Path, mon
 
     assert first.suite.caches == second.suite.caches == known
     assert measured.measured == 0
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "once_ms", "expected"),
+    [
+        (None, 10.0, ()),
+        (70.0, 900.0, ()),
+        (40.0, None, ("75 s of work for a budget of 40 s: measuring took 60 s",)),
+        (40.0, 10.0, ("75 s of work for a budget of 40 s: measuring took 60 s",)),
+        (40.0, 2300.0, ("75 s of work for a budget of 40 s: measuring took 60 s; one execution of big takes 2.3 s",)),
+    ],
+)
+def test_a_budget_that_did_not_hold_has_a_reason(budget_s, once_ms, expected, monkeypatch):
+    measuring = import_module("dlbricks.analyzer.measuring")
+    times = iter([0.0, 10.0, 50.0, 54.0, 55.0, 75.0])
+    monkeypatch.setattr(measuring, "work_clock", lambda: next(times))
+    spent = Spending()
+    for step in ("decomposing", "measuring", "analyses and proofs", "the page", "measuring"):
+        spent.on(step)
+
+    assert spent.beyond(budget_s, {"small": 1.0, "big": once_ms, "unknown": None}) == expected
