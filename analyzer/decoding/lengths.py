@@ -41,20 +41,20 @@ class Side:
         sources = []
         for length in lengths:
             new, past = (1, length) if self.seen else (length, 0)
-            dims = self.decoder.dims(batch=self.batch, new=new, past=past)
+            dims, control = self.decoder.dims(batch=self.batch, new=new, past=past), self.decoder.control(past)
             name = f"{self.source.name}@{self.dimension}={length}"
             # A step at context 0 is a prompt of one token: the branch of a merged file that reads no cache.
-            own = replace(self.source, name=name, dims=tuple(dims.items()), chosen=frozenset(dims))
-            sources.append(replace(own, control=self.decoder.control(past)))
+            sizes = tuple(dims.items())
+            sources.append(replace(self.source, name=name, dims=sizes, chosen=frozenset(dims), control=control))
         return sources
 
 
 def at_lengths(source: ModelSource, dimension: str, lengths: Iterable[int]) -> list[ModelSource]:
     """Return a model at each length of one dimension, with ``@dimension=length`` at the end of its name."""
     others = tuple((name, size) for name, size in source.dims if name != dimension)
-    opened = replace(source, chosen=source.chosen | {dimension})
+    chosen = source.chosen | {dimension}
     return [
-        replace(opened, name=f"{source.name}@{dimension}={length}", dims=(*others, (dimension, length)))
+        replace(source, name=f"{source.name}@{dimension}={length}", dims=(*others, (dimension, length)), chosen=chosen)
         for length in lengths
     ]
 
