@@ -307,14 +307,19 @@ class Uncertainty:
 
 
 def _described(run: str, sessions: Mapping[tuple[int, int], NDArray[np.float64]], process_sd: float) -> _Seen | None:
-    """Return the errors by time block; None with fewer than two time blocks."""
+    """Return the errors by time block; None without visits.
+
+    In a single time block each visit stands for one. A single visit shows nothing of its error: it may be all of it.
+    """
     keys = sorted(sessions)
     values = [sessions[key] for key in keys]
-    means, visits = time_blocks(values), sum(session.size for session in values)
-    if means.size < 2:
+    if not values:
         return None
+    means, visits = time_blocks(values), sum(session.size for session in values)
     counts = [max(1, session.size // VISITS_PER_BLOCK) for session in values]
-    centre = math.fsum(float(session.sum()) for session in values) / visits
+    if means.size == 1:
+        means, counts = values[0], [visits]
+    centre = math.fsum(float(session.sum()) for session in values) / visits if visits > 1 else 0.0
     scale = np.repeat([session.size / count for session, count in zip(values, counts, strict=True)], counts)
     return _Seen(
         tuple(((run, *key), count) for key, count in zip(keys, counts, strict=True)),

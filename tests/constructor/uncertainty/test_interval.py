@@ -86,6 +86,13 @@ def test_a_disturbance_that_all_bricks_met_together_does_not_average_out():
     assert half(apart) < 0.2 * half(together) + NORMAL * PROCESS_SD * 1e7
 
 
+def test_a_single_visit_shows_nothing_of_its_error():
+    """It may be all of it: an interval that left it out would be the narrowest of all."""
+    once = [taken(f"{i}", 1e5 * np.ones((1, 1))) for i in range(100)]
+
+    assert half(once) > 1e7
+
+
 def test_a_disturbance_cancels_in_a_difference():
     machine = np.random.default_rng(2).choice([1.0, 1.8], STILL.shape)
     bricks = [taken("a", 1e5 * machine), taken("b", 9e4 * machine)]
@@ -100,16 +107,14 @@ def test_noise_of_single_bricks_averages_out():
     assert half(bricks) < 0.3 * sum(half([brick]) for brick in bricks)
 
 
-def simulated(bricks: int, disturbance: float, own_sd: float, process_sd: float, repetitions: int = 200):
-    """Intervals of sums of bricks of 100 us, relative; what they would be of endless visits is 1."""
+def simulated(bricks: int, disturbance: float, own_sd: float, process_sd: float):
+    """200 intervals of sums of bricks of 100 us, relative; what they would be of endless visits is 1."""
     rng = np.random.default_rng(7)
-    for _ in range(repetitions):
+    for _ in range(200):
         slow = rng.random(STILL.shape) < 0.5
         machine = (1 + disturbance * slow) / (1 + disturbance / 2)
         processes = rng.normal(1, process_sd, 2).repeat(2)[:, None]
-        made = [
-            taken(f"{i}", 1e5 * machine * processes * rng.normal(1, own_sd, STILL.shape)) for i in range(bricks)
-        ]  # fmt: skip
+        made = [taken(f"{i}", 1e5 * machine * processes * rng.normal(1, own_sd, STILL.shape)) for i in range(bricks)]
         low, high = uncertainty_of(made).interval_ns({one.id: 1.0 for one, _ in made})
         yield low / 1e5 / bricks, high / 1e5 / bricks
 
@@ -131,6 +136,19 @@ def test_it_covers_what_it_promises(scene):
     found = list(simulated(*SCENES[scene]))
 
     assert sum(low <= 1 <= high for low, high in found) / len(found) >= 0.9
+
+
+@pytest.mark.parametrize("visits", [3, 4, 5])
+def test_a_single_time_block_covers_what_slowed_all_bricks_together(visits):
+    """Nominal 95 %; 200 repetitions have a standard error of 1.5 %."""
+    rng, hits = np.random.default_rng(9), 0
+    for _ in range(200):
+        machine = rng.normal(1, 0.1, (1, visits))
+        made = [taken(f"{i}", 1e5 * machine * rng.normal(1, 0.01, machine.shape)) for i in range(20)]
+        low, high = uncertainty_of(made).interval_ns({one.id: 1.0 for one, _ in made})
+        hits += low <= 20e5 <= high
+
+    assert 180 <= hits <= 199
 
 
 def test_with_the_error_of_the_method_it_covers_the_model():
