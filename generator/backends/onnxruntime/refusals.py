@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import onnx
 
 from ....errors import DlbricksError
+from ....models.control_flow import label_of
 from ....models.subgraphs import all_nodes, infer_shapes
 
 _OPSET = re.compile(
@@ -47,7 +48,31 @@ def clear_refusal(structure: Callable[[], onnx.ModelProto], version: str, text: 
         )
     if found := _KERNEL.search(text):
         return _without_kernel(structure(), version, found["operator"], found["name"])
-    return text
+    return with_places(structure, text)
+
+
+_NAMELESS = re.compile(
+    r"(?P<before>Node )\(\)(?P<between> Op \((?P<operator>\w+)\))|(?P<running>running (?P<run>\w+) node\. Name:)''"
+)
+
+
+def with_places(structure: Callable[[], onnx.ModelProto], text: str) -> str:
+    """Return a message with the place of a node that has no name: the value that it makes, if it is the only one.
+
+    Args:
+        structure: Returns the model that was refused or failed.
+        text: The runtime's message.
+    """
+    found = _NAMELESS.search(text)
+    if found is None:
+        return text
+    operator = found["operator"] or found["run"]
+    nodes = [node for node in all_nodes(structure().graph.node) if node.op_type == operator and not node.name]
+    if not nodes:  # made by the runtime
+        return text
+    place = f"that makes {label_of(nodes[0])!r}" if len(nodes) == 1 else f"one of {len(nodes)} without a name"
+    named = f"{found['before']}({place}){found['between']}" if found["operator"] else f"{found['running']} {place}"
+    return text[: found.start()] + named + text[found.end() :]
 
 
 def _without_kernel(model: onnx.ModelProto, version: str, operator: str, name: str) -> str:

@@ -35,7 +35,7 @@ from ...machine.nvml import lacks_of_gpu
 from ...network.network import HUGE_BYTES, Network
 from ..base import Executable, NodeTimes, PackedExecutable, Settings, released
 from ..reports import Launch, Wording, kernel_view
-from .refusals import clear_refusal
+from .refusals import clear_refusal, with_places
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -309,6 +309,7 @@ class OrtExecutable(Executable):
     def __init__(self, session: ort.InferenceSession, network: Network, weights: Any, *, bound: bool) -> None:
         self._session = session
         self._weights = weights
+        self._structure = network.structure
         self._names = network.outputs
         self._binding = session.io_binding()
         self._inputs: Any = self._bind_inputs(network)
@@ -345,7 +346,7 @@ class OrtExecutable(Executable):
         try:
             self._step()
         except Exception as error:  # the runtime's exceptions share no base class
-            raise WORDING.meaning(error) from error
+            raise WORDING.meaning(error, spell=partial(with_places, self._structure)) from error
 
     def synchronize(self) -> None:
         """Wait for the outputs (see ``Executable``)."""
@@ -362,7 +363,7 @@ class OrtExecutable(Executable):
     def close(self) -> None:
         """Free the session (see ``Executable``)."""
         self._step = self._repeat = released
-        del self._binding, self._session, self._inputs, self._weights
+        del self._binding, self._session, self._inputs, self._weights, self._structure
 
     def _first(self) -> None:
         self._repeat()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
 from computing import settings
-from dlbricks.errors import UnsupportedBrick
+from dlbricks.errors import BackendError, UnsupportedBrick
 from dlbricks.generator.backends.onnxruntime.backend import OrtBackend
-from dlbricks.generator.backends.onnxruntime.refusals import clear_refusal
+from dlbricks.generator.backends.onnxruntime.refusals import clear_refusal, with_places
 from dlbricks.generator.network.network import file_network
 
 OPSET = (
@@ -44,6 +46,36 @@ def model(text: str) -> onnx.ModelProto:
 )
 def test_each_cause_has_its_remedy(said: str, told: str):
     assert clear_refusal(lambda: model(PLAIN), "1.2", said).startswith(told)
+
+
+BAD_RESHAPE = "(float[4] x, int64[1] s) => (float[m] y) {{ a = Reshape(x, s) y = {} }}"
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [("Relu(a)", "Reshape node. Name: that makes 'a' "), ("Reshape(a, s)", "Name: one of 2 without a name ")],
+)
+def test_a_node_without_a_name_that_fails_is_told_by_what_it_makes(tmp_path: Path, last: str, told: str):
+    path = tmp_path / "model.onnx"
+    onnx.save(model(BAD_RESHAPE.format(last)), path)
+    network = file_network(path, overrides={})
+    network = replace(network, feeds=network.feeds | {"s": np.array([7])})
+
+    executable = OrtBackend().prepare(network, settings())
+
+    with pytest.raises(BackendError) as caught:
+        executable.run()
+    executable.close()
+
+    assert told in str(caught.value)
+
+
+def test_a_node_without_a_name_that_is_refused_is_told_by_what_it_makes():
+    said = "Node () Op (Relu) [ShapeInferenceError] Mismatch"
+    unnamed = model(PLAIN.replace("[last] ", ""))
+
+    assert with_places(lambda: unnamed, said) == "Node (that makes 'y') Op (Relu) [ShapeInferenceError] Mismatch"
+    assert with_places(lambda: model(PLAIN), said) == said, "the runtime made it"
 
 
 def test_a_model_that_is_too_old_is_told_the_oldest_opset(tmp_path: Path):
