@@ -464,7 +464,7 @@ def _of_estimates(folder: Path) -> Iterable[Row]:
          "of new families"),
         ("epyc-zen3/accuracy-runtime-g1-t2-b1-new", "The same, two threads", "of new families"),
         ("epyc-zen3/accuracy-fused-g1-t1-b1-new", "The same, from bricks along fusions, one thread", "of new families"),
-        ("epyc-zen4/accuracy-runtime-g1-t1-b1-new", "Bricks of executed graphs, one thread, another machine (Zen 4, slower)",
+        ("epyc-zen4/accuracy-runtime-g1-t1-b1-new", "Bricks of executed graphs, one thread, a slower machine (Zen 4)",
          "of new families"),
         ("epyc-zen4/accuracy-runtime-g1-t1-b1", "The same", "of the zoo, known from development"),
         ("epyc-zen4/accuracy-runtime-g1-t2-b1-new", "The same, two threads", "of new families"),

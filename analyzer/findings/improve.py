@@ -33,6 +33,7 @@ from ...generator.measurement.trial import Contender, Trial, TrialPair, place_of
 from ...generator.network.export import as_file, refuse_itself, write_file
 from ...generator.progress import ProgressCallback
 from ...models import ModelSource, require_inputs
+from ...models.source import file_bytes
 from ...tabular import Records, Tabular, fields, record_of
 from ..comparison.difference import FEWEST_PROCESSES, trial_levels
 from ..rewriting.copies import CopiedOutput
@@ -302,7 +303,8 @@ def improve(
             chosen = bench.promising(SETTINGS if settings else {}, _LOOKED)
             least_s = bench.proof_s(1 + bool(chosen))
             search_s = max(min(request.budget_s, bench.left_s - least_s), _LEAST_SEARCHED * budget_s)
-            with Searching(replace(request, denormal_as_zero=_DENORMALS in chosen, budget_s=search_s)) as search:
+            request = replace(request, denormal_as_zero=_DENORMALS in chosen, budget_s=search_s)
+            with Searching(request, file_bytes(file) or 0) as search:
                 with machine_lock():
                     result, interrupted = search.find()
                 outcome = _Outcome(unproven=tuple(_changed(step, None) for step in result.steps))

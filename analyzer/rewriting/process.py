@@ -10,10 +10,10 @@ from typing import Self
 
 import msgspec
 
-from ...errors import WorkerError
+from ...errors import WorkerError, WorkerTimeout
 from ...generator.backends.onnxruntime.session import WORDING
 from ...generator.device.host import HostDevice
-from ...generator.worker.client import MODEL_MEMORY_BYTES, Worker
+from ...generator.worker.client import MODEL_MEMORY_BYTES, Timeouts, Worker
 from ...generator.worker.messages import Bye, Done, Reply, Request
 from ...generator.worker.serving import answer_all, serve_confined
 from ...models.user_inputs import UserInputs
@@ -26,8 +26,9 @@ _COMMAND = (sys.executable, "-P", "-m", "dlbricks.analyzer.rewriting.process")
 _REST = "further rewrites"
 """Name of what a search that died left."""
 
-_GRACE_S = 60.0
-"""Seconds beyond its budget after which a search is killed: reading and checking a large model is not in the budget."""
+_GRACE_S = 10.0
+"""Least seconds beyond its budget after which a search is killed; otherwise as long again as the budget. A large file
+gets more."""
 
 
 class Find(Request, frozen=True):
@@ -67,10 +68,12 @@ class Searching:
 
     Args:
         request: Settings of the search.
+        file_bytes: Size of the model with its external data.
     """
 
-    def __init__(self, request: SearchRequest) -> None:
+    def __init__(self, request: SearchRequest, file_bytes: int = 0) -> None:
         self._request = request
+        self._limit_s = request.budget_s + Timeouts.loading(file_bytes, bound_s=max(_GRACE_S, request.budget_s))
         self._worker = Worker(command=_COMMAND)
 
     def __enter__(self) -> Self:
@@ -78,10 +81,6 @@ class Searching:
 
     def __exit__(self, *_: object) -> None:
         self._worker.kill()
-
-    @property
-    def _limit_s(self) -> float:
-        return self._request.budget_s + _GRACE_S
 
     def find(self) -> tuple[Found, KeyboardInterrupt | None]:
         """Search, and return the results so far even if the process dies or is interrupted, with the interruption.
@@ -101,7 +100,8 @@ class Searching:
             found = msgspec.json.decode(path.read_bytes(), type=Found)
             if isinstance(error, KeyboardInterrupt):
                 return found, error
-            why = (_REST, f"the search ended: {error}")
+            reason = "one of its steps took too long" if isinstance(error, WorkerTimeout) else str(error)
+            why = (_REST, f"the search ended: {reason}")
             return replace(found, rejected=(*found.rejected, why), untried=(*found.untried, _REST)), None
 
     def without(self, steps: tuple[int, ...]) -> str:

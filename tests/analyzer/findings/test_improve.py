@@ -16,7 +16,7 @@ from dlbricks.analyzer.findings.stored_proofs import OTHERS
 from dlbricks.analyzer.report.answers.findings import improve_answer
 from dlbricks.analyzer.rewriting.process import Find
 from dlbricks.analyzer.rewriting.recording import apart, session
-from dlbricks.errors import WorkerOutOfMemory
+from dlbricks.errors import WorkerError, WorkerOutOfMemory, WorkerTimeout
 from dlbricks.generator.progress import Progress
 from dlbricks.generator.worker.client import Worker
 from dlbricks.generator.worker.messages import Reply, Request
@@ -162,13 +162,23 @@ def test_rewrites_are_shown_as_unproven_after_an_interruption(
     assert not (tmp_path / "faster.onnx").exists()
 
 
-def test_a_search_that_died_left_something_untried(slow: ModelSource, monkeypatch: pytest.MonkeyPatch):
-    answered = Worker.ask
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (WorkerOutOfMemory("the memory limit was hit"), "the memory limit was hit"),
+        (WorkerTimeout("no answer"), "one of its steps took too long"),
+    ],
+)
+def test_a_search_that_died_left_something_untried(
+    slow: ModelSource, monkeypatch: pytest.MonkeyPatch, error: WorkerError, told: str
+):
+    answered, limits = Worker.ask, []
 
-    def ask(worker: Worker, request: Request, *rest: Any) -> Reply:
-        reply = answered(worker, request, *rest)
+    def ask(worker: Worker, request: Request, expected: type[Reply], timeout_s: float) -> Reply:
+        reply = answered(worker, request, expected, timeout_s)
         if isinstance(request, Find):
-            raise WorkerOutOfMemory("the memory limit was hit")
+            limits.append(timeout_s / request.request.budget_s)
+            raise error
         return reply
 
     monkeypatch.setattr(Worker, "ask", ask)
@@ -176,7 +186,8 @@ def test_a_search_that_died_left_something_untried(slow: ModelSource, monkeypatc
     found = improve(slow, budget_s=20, settings=False)
 
     assert found.untried[-1] == "further rewrites"
-    assert ("further rewrites", "the search ended: the memory limit was hit") in found.rejected
+    assert ("further rewrites", f"the search ended: {told}") in found.rejected
+    assert all(limit < 3 for limit in limits), "a step must not take much longer than the whole search may"
 
 
 def test_an_interruption_before_the_search_leaves_all_rewrites_untried(slow: ModelSource):
