@@ -363,7 +363,8 @@ class OrtExecutable(Executable):
     def close(self) -> None:
         """Free the session (see ``Executable``)."""
         self._step = self._repeat = released
-        del self._binding, self._session, self._inputs, self._weights, self._structure
+        self._structure = onnx.ModelProto
+        del self._binding, self._session, self._inputs, self._weights
 
     def _first(self) -> None:
         self._repeat()
