@@ -58,10 +58,13 @@ class ModelSweep:
     def _best_batch(self) -> tuple[int | None, float | None]:
         """Return the optimal batch among successive doublings, and the gain of doubling it.
 
-        Both are None if no batch is twice another. The gain is None for the largest batch.
+        Both are None if no batch is twice another, or if the doublings end before the largest. The gain is None for
+        the largest batch.
         """
         measured_ms = {
-            size: entry.latency.ms for size, entry in self.estimates.items() if entry.parts.interpolated is None
+            size: entry.latency.ms
+            for size, entry in self.estimates.items()
+            if entry.parts.interpolated is None and entry.parts.predicted is None
         }
         latencies = {size: ms for size, ms in measured_ms.items() if ms is not None}
         doubling = [min(latencies, default=1)]
@@ -70,6 +73,8 @@ class ModelSweep:
         if len(doubling) < 2:
             return None, None
         best = optimal_batch({batch: latencies[batch] for batch in doubling})
+        if best == doubling[-1] < max(self.estimates):
+            return None, None
         gain = 2 * latencies[best] / latencies[2 * best] - 1 if 2 * best in doubling else None
         return best, gain
 

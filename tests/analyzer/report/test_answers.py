@@ -118,6 +118,15 @@ def test_a_run_says_where_profiled_passes_differ_from_others(watched_s: float, s
     assert said is None or said in lines[0]
 
 
+@pytest.mark.parametrize(("batches", "best"), [((1, 2), 2), ((1, 2, 4), 4), ((1, 2, 8), None)])
+def test_the_best_batch_is_not_told_where_doublings_end_before_the_largest(batches: tuple[int, ...], best: int | None):
+    known = [flat_estimate(f"a@b{n}", 1, estimate_ms=10.0 * n**0.5, batch=n) for n in batches]
+
+    (row,) = Estimates(tuple(known)).to_json()["sweeps"]
+
+    assert row["best_batch"] == best
+
+
 def test_a_sweep_names_what_is_interpolated_and_shows_no_bound_above_its_estimate() -> None:
     bounds = {1: 9.0, 2: 21.0, 4: None}
     known = [
