@@ -223,10 +223,10 @@ class ModelVersions:
 
     @property
     def left_ms(self) -> float | None:
-        """The difference minus the differences of all bricks and of a call; None without a difference or bricks."""
-        if self.difference_ms is None or not self.bricks:
+        """The difference minus those of all bricks and of a call; None without a difference, or if any is not known."""
+        if self.difference_ms is None or not self.bricks or self.missing or self.call_ms is None:
             return None
-        return self.difference_ms - math.fsum([self.call_ms or 0.0, *(brick.effect_ms for brick in self.bricks)])
+        return self.difference_ms - math.fsum([self.call_ms, *(brick.effect_ms for brick in self.bricks)])
 
     @property
     def explained(self) -> float | None:

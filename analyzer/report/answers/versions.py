@@ -82,10 +82,12 @@ def _of_model(row: ModelVersions, layouts: AbstractSet[str], *, layers: bool, mo
 
 def _counted(row: ModelVersions, told: Sequence[BrickVersions]) -> str:
     slower = sum(str(brick.verdict) == "SLOWER" for brick in told)
+    undecided = sum(str(brick.verdict) == "UNCLEAR" for brick in row.bricks)
     of = counted(len(row.bricks), "unique brick")
-    if not told:
+    rest = f", {undecided} not decided" if undecided else ""
+    if not told and not undecided:
         return f"none of {of} is slower or faster"
-    return f"of {of}, {slower} slower and {len(told) - slower} faster"
+    return f"of {of}, {slower} slower and {len(told) - slower} faster{rest}"
 
 
 def _explains(row: ModelVersions) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,11 @@ def test_what_became_slower_is_told_by_brick_and_can_be_reproduced(model, python
     assert record["explained"] == pytest.approx(1 - record["left_ms"] / row.difference_ms)
     assert set(record["load"]) == set(record["first_run"]) == {"base_ms", "other_ms", "ratio", "ratio_ci95", "verdict"}
     assert len(found.records().lines) == len(row.bricks)
+    part = replace(row, missing={"key": "the time was up"})
+    assert (part.left_ms, part.explained) == (None, None)
+    unsure = replace(row, bricks=tuple(replace(brick, verdict=Relation.UNCLEAR) for brick in row.bricks))
+    told = render(versions_answer(replace(found, rows=(unsure,))))
+    assert f"0 slower and 0 faster, {len(row.bricks)} not decided" in told
 
     (folder,) = write_bug_reports(found, tmp_path / "reports")
     for file in folder.iterdir():
