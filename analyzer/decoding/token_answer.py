@@ -155,8 +155,9 @@ def _looped(result: Tokens) -> Iterator[str]:
         return
     if loop.times:
         executed = sum(time.tokens for time in loop.times.values())
+        moment = "took turns with the bricks" if result.measured else "ran now, and the bricks were measured before"
         yield (
-            f"the model's own loop took turns with the bricks: {counted(executed, 'execution')} counted in "
+            f"the model's own loop {moment}: {counted(executed, 'execution')} counted in "
             f"{loop.wall_s:.1f} s; calls of a context are the {len(_contexts(result))} steps up to it"
         )
     if loop.reason:

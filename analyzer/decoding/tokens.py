@@ -168,7 +168,7 @@ class Tokens(Tabular):
             if known
             else None
         )
-        ratio, ratio_ci95 = taken.ratio(ms, mean)
+        ratio, ratio_ci95 = taken.ratio(ms, mean if self.measured else None)  # runs differ by more than an interval has
         values = (taken.ms, taken.ci95_ms, taken.visits, ratio, ratio_ci95)
         return dict(zip(empty, values, strict=True))
 

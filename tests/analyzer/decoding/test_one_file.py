@@ -76,6 +76,15 @@ def test_its_loop_takes_turns_with_the_bricks(measured: tuple[Path, ModelSource,
     assert tests["pp8"]["ratio"] == pytest.approx(tests["pp8"]["ms"] / tests["pp8"]["loop_ms"])
 
 
+def test_bricks_of_an_earlier_call_did_not_take_turns_with_the_loop(measured: tuple[Path, ModelSource, Tokens]) -> None:
+    _, _, found = measured
+    stored = replace(found, measured=())
+
+    assert any(test["ratio_ci95"] for test in found.tests)
+    assert not any(test["ratio_ci95"] for test in stored.tests)
+    assert "own loop ran now, and the bricks were measured before" in render(tokens_answer(stored))
+
+
 class Slow:
     """A worker whose first executions of each length take a hundred times as long."""
 
