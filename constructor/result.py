@@ -117,6 +117,13 @@ class SequenceLatency:
     interpolated: bool = False
     predicted: bool = False
 
+    @property
+    def unstable(self) -> bool:
+        """True if its mean is known to no better than 10 %, also of too few visits for a verdict."""
+        if self.verdict != Verdict.TIMED_OUT or self.ci95_ms is None or self.latency_ms is None:
+            return self.verdict == Verdict.UNSTABLE
+        return self.ci95_ms[1] - self.latency_ms > _UNSTABLE * self.latency_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Framing:
@@ -376,6 +383,9 @@ class RooflineBound:
     bricks: Roofline | None = None
 
 
+_UNSTABLE = 0.1
+"""Relative half-width of an interval above which a latency is unstable."""
+
 _MOSTLY = 0.5
 """Share of a sum in unstable latencies above which an estimate is doubtful."""
 
@@ -450,11 +460,11 @@ class Estimate:
     @property
     def unstable_share(self) -> float | None:
         """Share of the sum from latencies whose mean is known to no better than 10 %; None without a sum."""
-        timed = [(part.latency_ms, part.verdict) for part in self.parts.sequences if part.latency_ms is not None]
+        timed = [(part.latency_ms, part) for part in self.parts.sequences if part.latency_ms is not None]
         total_ms = math.fsum(ms for ms, _ in timed)
         if total_ms <= 0:
             return None
-        return math.fsum(ms for ms, verdict in timed if verdict == Verdict.UNSTABLE) / total_ms
+        return math.fsum(ms for ms, part in timed if part.unstable) / total_ms
 
     @property
     def valued_share(self) -> float:

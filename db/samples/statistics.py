@@ -140,7 +140,7 @@ def summarise(blocks: Sequence[Block], unroll: int) -> Summary:
     mean = max(0.0, float(pooled.mean()))
     half = half_width(time_blocks(values))
     if not math.isfinite(half):
-        half = half_width(pooled) if pooled.size > 1 else 0.0
+        half = half_width(pooled) if pooled.size > 1 else mean  # one sample shows nothing of its error
     low, high = max(0.0, mean - half), mean + half
     p90, p99 = np.quantile(pooled, (0.9, 0.99))
     cut = int(pooled.size * _TRIM)

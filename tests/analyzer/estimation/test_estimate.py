@@ -8,6 +8,7 @@ import pytest
 from dlbricks import estimate
 from dlbricks.analyzer.estimation.estimates import estimate_record
 from dlbricks.analyzer.shell import shell_command
+from dlbricks.constructor.result import SequenceLatency
 from dlbricks.constructor.uncertainty.calibration import NORMAL
 from dlbricks.db import Conditions, Stack, Subject, System, Verdict
 from dlbricks.errors import UsageError
@@ -118,6 +119,14 @@ def test_the_share_of_unstable_latencies_and_what_is_doubtful(lab, fork, keys_of
     answer = one(lab, fork)
     assert (answer.unstable_share, answer.doubtful) == (pytest.approx(24 / 31), True)
     assert one(lab, fork, threads=3).unstable_share is None
+
+
+@pytest.mark.parametrize(("half_ms", "unstable"), [(0.05, False), (0.4, True)])
+def test_few_visits_are_unstable_by_their_interval(half_ms, unstable):
+    """They have a verdict of their own, which says nothing of how much they differ."""
+    few = SequenceLatency(0, "key", (0,), ("a",), ("Relu",), 1.0, (1.0 - half_ms, 1.0 + half_ms), Verdict.TIMED_OUT)
+
+    assert few.unstable is unstable
 
 
 def test_nothing_is_stored_at_all(lab, fork):

@@ -151,6 +151,10 @@ def test_verdicts():
     assert summarise([block(0, 0, [1000] * 9)], 1).verdict is Verdict.TIMED_OUT
 
 
+def test_a_single_sample_shows_nothing_of_its_error():
+    assert summarise([block(0, 0, [1000])], 1).ci95_ns == (0.0, 2000.0)
+
+
 def test_a_baseline_is_of_the_quiet_probes():
     visits = [Visit(number, 20_000 + number, 30_000 + 100 * number) for number in range(101)]
 
